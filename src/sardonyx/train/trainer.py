@@ -52,8 +52,8 @@ class Trainer(Results):
         privacy: Clipping of the gradients of samples, and noise; see :meth:`Privacy.epsilon` for the guarantee.
         reduce: For training by several processes: a function that replaces each array of a list by its mean over the
             processes, in place, equal to the bit in all. Each process trains on a part of each batch, of equal size.
-        precision: ``"bf16"`` rounds the operands and results of products and convolutions to bfloat16, forward and
-            backward; parameters, optimizer, losses and norms stay float32.
+        precision: ``"bf16"`` rounds the operands and results of products to bfloat16, forward and backward; parameters,
+            optimizer, losses, norms and convolutions stay float32.
         max_memory: Most bytes of a step: its state, gradients and values. If they do not fit, the backward pass
             computes parts of the forward pass again. Sums may have another order where other kernels are chosen.
         seed: Seed of the order of samples, of dropout and of adapters.

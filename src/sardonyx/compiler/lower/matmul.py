@@ -32,7 +32,7 @@ from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Prepared, Scratch
 from sardonyx.compiler.lower.weight_packing import LowBitPacking, PanelPacking
 from sardonyx.compiler.schedule.groups import operations
-from sardonyx.compiler.tiling.gemm import bfloat16_width, choose_gemm
+from sardonyx.compiler.tiling.gemm import bfloat16_width, choose_gemm, multiplies_pairs
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule, gated_columns
 from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size, equal, floor_div
@@ -95,7 +95,13 @@ class Contraction:
         w, kernel = self.writer, self.writer.kernel
         result = dtype_of(self.value)
         pointer = w.pointer(a.base)
-        dot_width = self._dot_width((m, n, k), [m_step, a.offset, *a.strides]) if constant and k_steps[0][0] == 1 else 1
+        dot_width = 1
+        if k_steps[0][0] == 1:
+            distances = [m_step, a.offset, *a.strides]
+            dot_width = (
+                self._dot_width((m, n, k), distances) if constant
+                else self._pair_width((m, n, k), distances, k_steps[1][0], n_step)
+            )  # fmt: skip
         if dot_width > 1:
             k, m_step = floor_div(k, dot_width), floor_div(m_step, dot_width)
         word = t.INT32 if result == t.INT32 else t.FLOAT
@@ -118,9 +124,12 @@ class Contraction:
             else:
                 matrix_b = Packed(w.pointer(self._packed(schedule, k)), dtype_b)
         else:
-            matrix_b = Matrix(w.pointer(b.base), dtype_of(b.base), kernel.size(k_steps[1][0]), kernel.size(n_step))
+            dtype_b = dtype_of(b.base)
+            if dot_width > 1 and k_steps[1][0] == 1:
+                dtype_b, n_step = word, floor_div(n_step, dot_width)
+            matrix_b = Matrix(w.pointer(b.base), dtype_b, kernel.size(k_steps[1][0]), kernel.size(n_step))
             layout = b_layout(matrix_a, matrix_b, result)
-            schedule = self._choose(GemmProblem(m, n, k, result, layout, matrix_b.dtype))
+            schedule = self._choose(GemmProblem(m, n, k, result, layout, matrix_b.dtype, dot_width))
             scratch = w.pointer(Scratch(scratch_bytes(schedule, k)))
         leading: list[tuple[Size, Size, Size]] = [(a.shape[i], a.strides[i], b.strides[j]) for i, j in self.pairs]
         leading += [(a.shape[axis], a.strides[axis], 0) for axis in batch_rows]
@@ -212,6 +221,26 @@ class Contraction:
         # All strides except along K must be multiples of the dot width.
         steps = [step for step in distances if step != 1]
         return width if all(equal(step % width, 0) for step in steps) else 1
+
+    def _pair_width(self, sizes: tuple[Size, Size, Size], distances: Sequence[Size], step: Size, n_step: Size) -> int:
+        """Return 2 if pairs of bfloat16 of two computed operands are multiplied, 1 if numbers are converted to float32.
+
+        Args:
+            sizes: Rows, columns and terms.
+            distances: Distances in the first operand, whose terms are adjacent.
+            step: The distance of terms in the second operand.
+            n_step: The distance of its columns.
+        """
+        m, n, k = sizes
+        is_narrow = dtype_of(self.a.base) == dtype_of(self.b.base) == t.BFLOAT16
+        if not is_narrow or not multiplies_pairs(m, n, self.writer.context.target):
+            return 1
+        if step == 1:
+            distances = [*distances, n_step, self.b.offset, *self.b.strides]
+        elif n_step != 1:
+            return 1
+        # Words of two numbers begin at even distances.
+        return 2 if all(equal(size % 2, 0) for size in (k, *(size for size in distances if size != 1))) else 1
 
     def _packed(self, schedule: GemmSchedule, k: Size) -> Prepared:
         b, right, columns = self.b, self.right, self.columns

@@ -599,7 +599,7 @@ def _reads_columns(product: Value) -> bool:
     result.
     """
     x = product.operands[0]
-    if x.op != "permute" or dtype_of(x) not in (t.FLOAT, t.DOUBLE):
+    if x.op != "permute" or dtype_of(x) not in (t.FLOAT, t.DOUBLE, t.BFLOAT16):
         return False
     left, batch = product.params["left"], [a for a, _ in product.params["batch"]]
     free = [axis for axis in range(len(shape_of(x))) if axis not in left and axis not in batch]

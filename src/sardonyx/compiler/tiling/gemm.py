@@ -139,6 +139,17 @@ class _Candidates:
         return Choice(self.problem, self.schedule, reason, cost, candidates)
 
 
+def multiplies_pairs(m: Size, n: Size, target: Target) -> bool:
+    """Return True if tiles of pairs multiply two computed operands of bfloat16 faster than tiles of float32 numbers."""
+    if not (target.multiplies_bfloat16 and target.fast_pairs):
+        return False
+    return all(not isinstance(size, int) or size >= _FEWEST_PAIRED for size in (m, n))
+
+
+_FEWEST_PAIRED = 8
+"""Fewest known rows and columns of products of pairs; others have forms of their own."""
+
+
 def bfloat16_width(m: Size, n: Size, k: Size, target: Target) -> int:
     """Return the adjacent numbers of a product of packed bfloat16 that an instruction adds in a lane: 2 or 1.
 
@@ -263,7 +274,7 @@ def _in_place_tile(target: Target, problem: GemmProblem) -> tuple[Tile, str]:
     Each step is a line of memory on a page of its own: with one or two rows of A the tile has all rows, and more
     columns, as many as leave the fewest for a last panel.
     """
-    m, n, tile = problem.m, problem.n, default_tile(target, problem.result)
+    m, n, tile = problem.m, problem.n, default_tile(target, problem.result, problem.dot_width)
     reason = "the default tile"
     if not (isinstance(m, int) and isinstance(n, int) and m in (1, 2)):
         return tile, reason

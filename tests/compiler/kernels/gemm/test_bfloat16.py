@@ -14,7 +14,7 @@ from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.compiler.tiling.gemm import bfloat16_width, choose_gemm
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule
 from sardonyx.core.dim import Dim, Size
-from sardonyx.core.eval.tensor import Tensor, constant
+from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
@@ -109,3 +109,63 @@ def test_the_schedule_follows_rows_and_instructions() -> None:
     assert [form(m, "avx512bf16") for m in (1, 64, M)] == ["tiles 2", "tiles 1", "tiles 1"]
     assert [form(m, "avx512bf16, fast pairs") for m in (1, 64, M)] == ["tiles 2"] * 3
     assert [form(m, "avx2") for m in (1, 64, M)] == ["tiles 1"] * 3
+
+
+Axes = tuple[int, ...]
+
+COMPUTED: dict[str, tuple[str, Axes, Axes]] = {
+    "rows by columns": ("mk,nk->mn", (1,), (1,)),
+    "rows by rows": ("mk,kn->mn", (1,), (0,)),
+    "columns by rows": ("km,kn->mn", (0,), (0,)),
+    "columns by columns": ("km,nk->mn", (0,), (1,)),
+    "batches": ("bmk,bkn->bmn", (2,), (1,)),
+    "transposed batches": ("bmk,bnk->bmn", (2,), (2,)),
+    "two summed axes": ("bkm,bkn->mn", (0, 1), (0, 1)),
+}
+"""Equations of two computed operands, and the summed axes of each."""
+
+SIZES = [(64, 64, 64), (37, 50, 34), (9, 17, 2), (128, 33, 126), (40, 41, 99), (8, 64, 30), (200, 16, 256), (5, 40, 64)]
+"""Rows, columns and terms."""
+
+
+@pytest.mark.parametrize("target", KINDS)
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_operands(name: str, is_open: bool, target: str) -> None:
+    equation, left, right = COMPUTED[name]
+    first, second, _ = equation.replace("->", ",").split(",")
+    batch = ((0, 0),) if "b" in first and 0 not in left else ()
+    for m, n, k in SIZES if is_open else SIZES[:5]:
+        sizes = {"m": m, "n": n, "k": k, "b": 4}
+        symbols = {"m": M, "b": Dim.symbol("B")} if is_open else {}
+        shapes = [tuple(sizes[axis] for axis in part) for part in (first, second)]
+        types = [
+            TensorType(t.BFLOAT16, tuple(symbols.get(axis, sizes[axis]) for axis in part)) for part in (first, second)
+        ]
+
+        def body(x: Tensor, y: Tensor) -> list[Tensor]:
+            return [apply("contract", x, y, batch=batch, left=left, right=right, dtype=t.BFLOAT16)]
+
+        function = trace("product", body, types)
+        program = Program.compile(function, target=processor(target))
+        x, y = (drawn(*shape, seed=i) for i, shape in enumerate(shapes))
+        wide = [array.astype(np.float64) for array in (x, y)]
+        exact = np.einsum(equation, *wide)
+        bound = np.abs(exact) * 2.0**-8 + 1e-6 * np.einsum(equation, *map(np.abs, wide))
+        assert (np.abs(program.run([x, y])[0].astype(np.float64) - exact) <= bound).all(), (m, n, k)
+
+
+@pytest.mark.skipif("avx512bf16" not in TARGETS, reason="this machine multiplies no pairs of bfloat16")
+def test_pairs_of_computed_operands_are_multiplied_at_once() -> None:
+    def widths(k: int, target: str) -> set[int]:
+        def body(x: Tensor, y: Tensor) -> list[Tensor]:
+            return [apply("contract", x, y, batch=(), left=(1,), right=(0,), dtype=t.BFLOAT16)]
+
+        types = [TensorType(t.BFLOAT16, (M, k)), TensorType(t.BFLOAT16, (k, 48))]
+        program = Program.compile(trace("product", body, types), target=processor(target))
+        schedules = [launch.choice.schedule for launch in program.launches if launch.choice is not None]
+        return {schedule.tile.dot_width for schedule in schedules if isinstance(schedule, GemmSchedule)}
+
+    assert widths(64, "avx512bf16, fast pairs") == {2}
+    assert widths(63, "avx512bf16, fast pairs") == {1}, "words of two numbers would cross rows"
+    assert widths(64, "avx512bf16") == {1}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.compiler.codegen.kernel_builder import Index
-from sardonyx.compiler.codegen.load_store import memory_type
+from sardonyx.compiler.codegen.load_store import load, memory_type
 from sardonyx.compiler.kernels.gemm.microkernel import read
 from sardonyx.compiler.kernels.gemm.operands import Matrix
-from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.tiling.gemm_schedule import PackedLayout, Tile
+from sardonyx.core.ir.types import UINT16
 
 
 def pack(array: np.ndarray, layout: PackedLayout) -> np.ndarray:
@@ -59,6 +60,9 @@ def fill(e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth:
         depth: K.
         panel: Address of the packed panel.
     """
+    if tile.dot_width > 1 and b.column == 1 and b.dtype != tile.result:
+        _fill_by_pairs(e, tile, b, source, left, depth, panel)
+        return
     if b.column == 1:
         _fill_by_rows(e, tile, b, source, left, depth, panel)
         return
@@ -91,6 +95,33 @@ def _fill_by_rows(
         if not (isinstance(left, int) and left == whole):
             with e.when(e.let(f"icmp slt i64 {whole}, {left}")):
                 copy(whole, e.lanes_below(e.sub(left, whole), tile.lanes))
+
+
+def _fill_by_pairs(
+    e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth: str | int, panel: str
+) -> None:
+    """Emit words of two 16-bit numbers each, from two adjacent rows of contiguous columns."""
+    lanes = tile.lanes
+    half, both = vector(lanes, "i16"), vector(2 * lanes, "i16")
+    order = ", ".join(f"i32 {index}" for lane in range(lanes) for index in (lane, lanes + lane))
+    whole = e.mul(e.div(left, lanes), lanes)
+    with e.loop(0, depth) as step:
+        lines = [
+            e.address(source, memory_type(b.dtype), e.mul(e.add(e.mul(step, 2), number), b.row)) for number in (0, 1)
+        ]
+        target = e.address(panel, tile.element, e.mul(step, tile.columns))
+
+        def copy(offset: str | int, mask: str | None) -> None:
+            rows = [load(e, UINT16, line, Index(offset, 1), lanes, mask) for line in lines]
+            pairs = e.let(f"shufflevector {half} {rows[0]}, {half} {rows[1]}, <{2 * lanes} x i32> <{order}>")
+            words = e.let(f"bitcast {both} {pairs} to {tile.type}")
+            e.store(tile.type, words, e.address(target, tile.element, offset), tile.bytes)
+
+        with e.loop(0, whole, lanes) as offset:
+            copy(offset, None)
+        if not (isinstance(left, int) and left == whole):
+            with e.when(e.let(f"icmp slt i64 {whole}, {left}")):
+                copy(whole, e.lanes_below(e.sub(left, whole), lanes))
 
 
 def _fill_by_columns(e: Emitter, tile: Tile, b: Matrix, lines: list[str], depth: str | int, panel: str) -> None:
