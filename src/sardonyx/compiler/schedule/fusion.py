@@ -101,6 +101,7 @@ class Grouping:
         self._anchors: dict[Value, Value | None] = {}
         self._claims: dict[Group, Value] = {}
         self._recomputed: set[Value] = set()
+        self._repeated_from: set[Value] = set()
         self._current = len(self.order)
         self._gates_of: dict[Value, Gates] = {}
         self.tables: dict[Value, CodeTable] = {}
@@ -393,11 +394,16 @@ class Grouping:
             return False
         if not all(isinstance(reader, Group) for reader in consumers) or self.recomputation.divides_indices(value):
             return False
+        if any(user.op == "reduce" and user.params["kind"] != "add" for user in self.users[value]):
+            return False  # A kernel that writes the value may keep its extremes.
         last = max(self._ready(reader, value) for reader in consumers if isinstance(reader, Group))
         sources = self.recomputation.repeated_from(value)
-        return sources is not None and all(
-            self._is_read_until(last, source, value, between) for source, between in sources
-        )
+        if sources is None or value in self._repeated_from or any(source.op == "input" for source, _ in sources):
+            return False  # Repeated from repeated values, a chain would repeat all of its operations.
+        if not all(self._is_read_until(last, source, value, between) for source, between in sources):
+            return False
+        self._repeated_from.update(source for source, _ in sources)
+        return True
 
     def _ready(self, group: Group, without: Value) -> int:
         """Return the position from which a group can be computed: that of the last value which it reads."""
@@ -407,8 +413,6 @@ class Grouping:
 
     def _is_read_until(self, last: int, source: Value, value: Value, between: Set[Value]) -> bool:
         """Return True if a value is in memory up to a position for readers after ``value``, without those between."""
-        if source.op == "input":
-            return True
         for user in self.users[source]:
             # Readers of earlier users are not known yet.
             if user not in between and self._position[user] > self._position[value]:
