@@ -21,7 +21,7 @@ from sardonyx.compiler.schedule.image_extremes import reduced_image
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.graph import Value
 
-_PARTS = {"max": ("smax", 0), "min": ("umax", -(1 << 31))}
+_PARTS = {"max": ("smax", 0), "min": ("umax", 0)}
 """Combination of the bits of the elements, and the bits of a zero, by extreme; in memory in this order.
 
 As signed integers, bits of positive numbers have the order of the numbers; as unsigned integers, those of negative
@@ -58,8 +58,9 @@ class Extremes:
         bits = Vector(e, name, "float", self._lanes).bits()
         if mask is not None:
             bits = Vector(e, mask, "i1", self._lanes).where(bits, 0)
-        for part, (combine, _) in zip(self._parts, _PARTS.values(), strict=True):
-            part.set(Vector(e, part.get(), "i32", self._lanes).call(combine, bits).name)
+        for part, (kind, (combine, _)) in zip(self._parts, _PARTS.items(), strict=True):
+            beyond = bits if kind == "max" else bits & (bits >> 31)  # Positive numbers are not below 0; -0 is.
+            part.set(Vector(e, part.get(), "i32", self._lanes).call(combine, beyond).name)
 
     def store(self, items: Size) -> None:
         """Write the extremes of the work items of a call to the memory of the first work item, zeros to the others."""
@@ -108,7 +109,7 @@ def _combine(context: FunctionContext, group: Group, stage: Stage) -> Launch:
             Vector(e, e.call("i32", f"llvm.vector.reduce.{combine}.{suffix(type)}", [(type, part.get())]), "i32", 1)
             for part, (combine, _) in zip(parts, _PARTS.values(), strict=True)
         )
-        numbers = greatest.number(), least.number() + 0.0  # A least element of -0.0 stands for none below 0.
+        numbers = greatest.number(), least.number()
         nan = numbers[0].is_nan() | numbers[1].is_nan()
         for value in group.members:
             if value.op == "reduce":
