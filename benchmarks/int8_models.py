@@ -159,7 +159,7 @@ def of_nncf(source: Path, feeds: list[suites.Feeds], path: Path) -> None:
 
 FORMS: dict[str, Callable[[Path, list[suites.Feeds], Path], None]] = {
     "sardonyx": lambda *p: of_sardonyx(*p, calibration="minmax"),
-    "sardonyx-dynamic": lambda *p: of_sardonyx(*p, mode="dynamic"),
+    "sardonyx-dynamic": lambda *p: of_sardonyx(*p, mode="dynamic", target="native"),
     "ort-u8s8": lambda *p: of_onnxruntime(*p, "QUInt8", "QDQ"),
     "ort-s8s8": lambda *p: of_onnxruntime(*p, "QInt8", "QDQ"),
     "ort-qoperator": lambda *p: of_onnxruntime(*p, "QUInt8", "QOperator"),

@@ -2,8 +2,9 @@
 ``MatMulInteger`` or ``ConvInteger``.
 
 Range and codes of an input take time for each of its elements, and integers save a part of each product. An input is
-quantized if its products save more, by the costs of the compiler for the processor at hand; depthwise convolutions save
-nothing.
+quantized if its products save more, by the costs of the compiler: for the processor at hand if the target is the native
+engine, else for a typical one, so that a file for other machines does not depend on this one. Depthwise convolutions
+save nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compiler.target.description import Target, host
+from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.convolution import ConvolutionProblem
 from sardonyx.compiler.tiling.dynamic_quantization import convolution_saving, product_saving, quantization_cost
@@ -27,6 +28,9 @@ from sardonyx.compress.quantization.weights import quantize_weight
 from sardonyx.compress.quantization.writer import Writer
 from sardonyx.core.ir import types as t
 from sardonyx.rewrite import facts
+
+_TYPICAL = "avx2"
+"""The processor by whose costs files for other engines are quantized."""
 
 _MIDDLE = 128
 """The zero point of filters, as engines read these: unsigned bytes, and one zero point for all."""
@@ -40,7 +44,7 @@ def dynamic_sites(sites: Collection[WeightSite], target: QuantizationTarget, ops
         target: The target.
         opset: The operator set of the model.
     """
-    processor = host()
+    processor = host() if target.name == "native" else NAMED[_TYPICAL]
     types = dict.fromkeys(range(4), "uint8")
     convolves = target.convolves_integers and target.accepts("ConvInteger", types, opset, inputs=4)
     readers: dict[ir.Value, list[tuple[WeightSite, float]]] = defaultdict(list)
@@ -105,14 +109,10 @@ class DynamicProducts:
     Args:
         writer: The writer of the model.
         scheme: The scheme of the weights.
-
-    Attributes:
-        convolutions: The number of written convolutions.
     """
 
     def __init__(self, writer: Writer, scheme: Scheme) -> None:
         self._writer, self._scheme = writer, scheme
-        self.convolutions = 0
         self._quantized: dict[tuple[ir.Value, object], tuple[ir.Value, ...]] = {}
 
     def write(self, site: WeightSite) -> None:
@@ -121,7 +121,6 @@ class DynamicProducts:
         x, old = node.inputs[:2]  # The input of the site may be the result of a node that was replaced.
         assert x is not None and old is not None
         is_matrix = _is_product(site)
-        self.convolutions += not is_matrix
         codes, scale, zero = self._codes(x, node, site.label)
         name = site.label
         values, zeros, scales = self._matrix(site) if is_matrix else self._filters(site)

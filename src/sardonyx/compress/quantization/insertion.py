@@ -120,11 +120,6 @@ def write_without_ranges(
         notes.append(f"The weights of {len(whole)} convolutions have 8 bits: 4 bits need blocks along one summed axis.")
     if mode == "dynamic":
         count = len(placement.all_sites)
-        if dynamic.convolutions and target.name == "portable":
-            notes.append(
-                f"The number of ConvInteger nodes is {dynamic.convolutions}: ONNX Runtime and OpenVINO compute these "
-                "slowly. For these engines, use --target onnxruntime or openvino."
-            )
         notes.append(
             f"Without ranges of activations, {count - len(weights)} products and convolutions are quantized in each "
             f"call and {len(weights)} nodes have integer weights alone, which saves memory and no time."

@@ -72,7 +72,7 @@ class QuantizationTarget:
 TARGETS: Mapping[str, QuantizationTarget] = {
     target.name: target
     for target in (
-        QuantizationTarget("portable", saturates=True, convolves_integers=True),
+        QuantizationTarget("portable", saturates=True),
         QuantizationTarget("onnxruntime", vendor=True, saturates=True),
         QuantizationTarget("openvino", saturates=True),
         QuantizationTarget("tensorrt", "int8", is_symmetric=True, modes=("static", "weights")),

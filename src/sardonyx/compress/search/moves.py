@@ -127,9 +127,11 @@ def layers(model: ir.Model, operators: Collection[str]) -> list[str]:
 
 def _quantized(**options: Any) -> Apply:
     def apply(model: ir.Model, staying: Collection[str], fitting: Fitting) -> ir.Model:
-        data = None if options.get("mode") == "dynamic" else fitting.samples
+        is_dynamic = options.get("mode") == "dynamic"
+        data = None if is_dynamic else fitting.samples
         present = {node_label(node) for node in model.graph}
-        target = QUANTIZATION_TARGETS[fitting.target]
+        # The layers that are quantized in each call depend on the engine, in standard operators.
+        target = fitting.target if is_dynamic else QUANTIZATION_TARGETS[fitting.target]
         excluded = [name for name in staying if name in present]
         result = quantize(model, data, exclude=excluded, target=target, **options).model
         return without_reports(result)
