@@ -40,6 +40,7 @@ FOUND = (
     ("QLinearConv-10", 90000011),
     ("RandomNormal-22", 400014),
     ("Resize-19", 80000011),
+    ("SequenceConstruct-11", 150000017),
     ("SpaceToDepth-28", 140000019),
     ("TopK-24", 110000016),
     ("ai.onnx.ml.TreeEnsemble-5", 80000010),

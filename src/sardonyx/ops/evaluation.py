@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.ir.graph import Value
-from sardonyx.core.ir.types import STRING, DType, dtype_of
+from sardonyx.core.ir.types import STRING, DType, TensorType, dtype_of
 from sardonyx.errors import UnsupportedError
 from sardonyx.ops.core_values import array_constant
 from sardonyx.ops.graph import Frame, Preparer, call_step, node_label
@@ -41,7 +41,7 @@ def evaluate_nodes(
         timeout: Most seconds.
 
     Raises:
-        UnsupportedError: An operator has no definition here.
+        UnsupportedError: An operator has no definition here, or a result is no tensor.
         ExecutionError: A node has no result for these values.
         ResourceError: A limit is exceeded.
     """
@@ -58,7 +58,7 @@ def evaluate_nodes(
                 if value is not None and value not in frame.values:
                     frame.values[value] = _constant(value, known(value))
             call_step(step, frame)
-        return {value: np.asarray(_require(frame.values[value]).known) for value in outputs}
+        return {value: _tensor(frame.values[value]) for value in outputs}
 
 
 def _constant(value: ir.Value, array: np.ndarray | None) -> Value:
@@ -68,7 +68,9 @@ def _constant(value: ir.Value, array: np.ndarray | None) -> Value:
     return array_constant(array, dtype, value.name or "")
 
 
-def _require(value: Value | None) -> Value:
+def _tensor(value: Value | None) -> np.ndarray:
     if value is None:
         raise UnsupportedError("a requested optional result is missing.")
-    return value
+    if not isinstance(value.type, TensorType):
+        raise UnsupportedError(f"a requested result is {value.type}, expected a tensor.")
+    return np.asarray(value.known)
