@@ -46,6 +46,17 @@ def test_the_table_is_integers_in_each_mode(mode: Any) -> None:
     assert 10 * np.log10(np.square(expected).sum() / np.square(expected - actual).sum()) > 35
 
 
+@pytest.mark.parametrize("mode", ["static", "dynamic", "weights"])
+def test_a_model_of_a_table_alone_has_integers_in_each_mode(mode: Any) -> None:
+    proto = onnx.load_from_string(model())
+    del proto.graph.node[1], proto.graph.initializer[1]
+    proto.graph.node[0].output[0] = "y"
+    proto.graph.output[0].type.tensor_type.shape.dim[2].dim_value = WIDTH
+    result = quantize(proto, samples(4) if mode == "static" else None, mode=mode)
+    assert not has_float_table(result.model)
+    assert not any("0 products" in note for note in result.report.notes)
+
+
 @pytest.mark.parametrize(
     ("options", "largest"), [({}, 100.0), ({"scheme": "w16a16"}, 1.0), ({"exclude": ["lookup"]}, 1.0)]
 )

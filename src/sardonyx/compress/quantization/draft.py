@@ -117,7 +117,7 @@ class Draft:
         self._preview: Sequence[Feeds] = ()
         self._methods: Mapping[str, str] = {}
         self._rounded: dict[tuple[str, Scheme], QuantizedWeight] = {}
-        if not self.placement.all_sites and not (mode == "weights" and self.placement.tables):
+        if not self.placement.all_sites and not tables_of(self.placement, scheme, mode):
             floats = sorted(
                 [*quantized_nodes(self.prepared), *self.placement.floats], key=lambda node: node.reason != QUANTIZED
             )

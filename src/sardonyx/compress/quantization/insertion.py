@@ -120,10 +120,11 @@ def write_without_ranges(
         notes.append(f"The weights of {len(whole)} convolutions have 8 bits: 4 bits need blocks along one summed axis.")
     if mode == "dynamic":
         count = len(placement.all_sites)
-        notes.append(
-            f"Without ranges of activations, {count - len(weights)} products and convolutions are quantized in each "
-            f"call and {len(weights)} nodes have integer weights alone, which saves memory and no time."
-        )
+        if count:
+            notes.append(
+                f"Without ranges of activations, {count - len(weights)} products and convolutions are quantized in "
+                f"each call and {len(weights)} nodes have integer weights alone, which saves memory and no time."
+            )
     return notes
 
 
