@@ -180,6 +180,21 @@ def test_open_sizes_that_weights_determine_are_found(text: str) -> None:
     assert judged(proto, proto).status == "proved"
 
 
+def test_weights_of_branches_determine_no_sizes() -> None:
+    """Each branch needs another size, and both must be taken."""
+    product = "{name} () => (float[a, 4] {name}_y) {{ {name}_y = MatMul (x, {name}_w) }}"
+    branches = ", ".join(f"{side}_branch = {product.format(name=side)}" for side in ("then", "else"))
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (bool c, float[a, b] x) => (float[a, 4] y)'
+        f" {{ y = If (c) <{branches}> }}"
+    )
+    for name, size in (("then_w", 3), ("else_w", 5)):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((size, 4), np.float32), name))
+    original = model_io.from_proto(proto)
+    infer_shapes(original, strict=False)
+    assert required_sizes(original) == {}
+
+
 def test_real_inputs_are_used() -> None:
     """Relu and Identity agree on the supplied inputs, but not on drawn ones."""
     feeds = {"x": np.abs(np.random.default_rng(0).standard_normal((2, 4))).astype(np.float32)}

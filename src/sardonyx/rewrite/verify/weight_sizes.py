@@ -30,7 +30,8 @@ def required_sizes(model: ir.Model) -> dict[str, int]:
         for mark in UNNAMED
     }
     required: dict[str, int] = {}
-    for node in facts.nodes_of(model.graph):
+    # Not in bodies: a branch that needs another size would never be taken.
+    for node in model.graph:
         for size, number in _pairs(node):
             symbols = algebra.symbols(size)
             if len(symbols) == 1 and (solution := _solution(size, min(symbols), number)) is not None:
