@@ -114,6 +114,10 @@ ORDER = {
     "median of all": (torch.median, (x(),)),
     "median of missing numbers": (lambda x: torch.median(without_large(x), 1), (x(),)),
     "median of known numbers": (lambda x: torch.nanmedian(without_large(x), 1)[0], (x(),), (x(2, 4, 3),)),
+    "median of known infinite numbers": (
+        lambda x: torch.nanmedian(torch.where(x > 0.8, torch.nan, torch.where(x > -0.4, torch.inf, x)), 1)[0],
+        (x(),),
+    ),
     "median of all known numbers": (lambda x: torch.nanmedian(without_large(x)), (x(),)),
     "mode": (lambda x: torch.mode(x, 1)[0], (index(3, 5, 6, 7),)),
     "cummax": (lambda x: torch.cummax(x, 1), (index(3, 5, 6, 7).float(),)),

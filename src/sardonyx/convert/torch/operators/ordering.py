@@ -114,6 +114,9 @@ def _known_median_along(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Ten
     axis = axis_of(dim, x)
     missing = L.is_nan(x)
     _, order = ordered(where_(missing, tensor_of(math.inf, x.dtype), x), axis, x.shape[axis], largest=False)
+    # Missing numbers last, behind infinities too.
+    behind = L.gather_elements(cast(missing, t.INT64), order, axis)
+    order = L.gather_elements(order, ordered(behind, axis, x.shape[axis], largest=False)[1], axis)
     known = L.reduce_sum(cast(~missing, t.INT64), [axis], keepdims=True)
     middle = L.maximum(known - 1, 0) / 2
     index = L.gather_elements(order, middle, axis)
