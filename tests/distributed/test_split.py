@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 import sardonyx
@@ -43,3 +44,16 @@ def test_other_arguments_are_refused(arguments: dict[str, int]) -> None:
 def test_the_shipped_models_split(name: str) -> None:
     """They have loops, shapes from data, and outputs of several parts."""
     assert sardonyx.split(demo.path(name), 2).error <= 1e-5
+
+
+def test_labels_are_strings_between_two_parts() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 17]>
+        net (float[b, 8] x, string[n] names) => (string[b] label, float[b, 4] p) {
+            h = Relu(x) kept = Identity(names) s = MatMul(h, w) p = Softmax(s)
+            best = ArgMax<axis = 1, keepdims = 0>(p) label = Gather(kept, best) }""")
+    w = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    pipeline = sardonyx.split(model, 3)
+    feeds = {"x": np.eye(5, 8, dtype=np.float32), "names": np.array(["a", "b", "c", "d"], object)}
+    label, _ = run_chain(pipeline.sessions(), pipeline.outputs, feeds)
+    assert label.tolist() == Session(model).run(["label"], feeds)[0].tolist()

@@ -23,6 +23,9 @@ from sardonyx.runtime.profiling.profile import drawn_feeds
 from sardonyx.runtime.session import Session
 
 _MOST_PARTS = 64
+_REFERENCE_BYTES = 8
+"""Bytes that count for a string, and for a value of unknown type or shape."""
+
 TOLERANCE = 1e-5
 """Largest difference of an output of the chain, relative to the output's largest magnitude."""
 
@@ -154,9 +157,11 @@ def _crossing(model: ir.Model, nodes: Sequence[ir.Node]) -> list[int]:
 
 
 def _bytes(value: ir.Value) -> int:
-    if value.shape is None or value.dtype is None:
-        return 8
+    if value.shape is None or value.dtype in (None, ir.DataType.UNDEFINED):
+        return _REFERENCE_BYTES
     count = math.prod(size if isinstance(size, int) else 1 for size in value.shape)
+    if value.dtype == ir.DataType.STRING:
+        return max(1, count) * _REFERENCE_BYTES
     return max(1, count * value.dtype.bitwidth // 8)
 
 

@@ -77,6 +77,15 @@ def test_recurrent_layers_are_named_where_they_stay(operator: str) -> None:
             refused()
 
 
+def test_a_model_without_the_standard_domain_has_nothing_to_quantize() -> None:
+    text = """<ir_version: 9, opset_import: ["ai.onnx.ml" : 3]>
+        net (float[n, 4] x) => (float[n, 4] y) { y = ai.onnx.ml.Scaler<scale = [2.0], offset = [1.0]>(x) }"""
+    model = onnx.parser.parse_model(text)
+    for refused in (lambda: quantize(model), lambda: quantize(model, scheme="int4"), lambda: sardonyx.cluster(model)):
+        with pytest.raises(UnsupportedError, match=r"no (node can be quantized|weight is smaller as a palette)"):
+            refused()
+
+
 def test_recurrent_layers_beside_others_are_in_the_notes() -> None:
     cells = "\n".join(f"[cell{n}] s{n} = GRU<hidden_size: int = 8>(x, w{n}, r)" for n in range(7))
     text = f"""<ir_version: 9, opset_import: ["" : 17]>

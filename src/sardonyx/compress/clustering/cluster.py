@@ -128,7 +128,7 @@ def cluster(
     result = optimize(source, verify=False, passes=["inline_functions"]).model if source.functions else source
     result = copy_model(optimize(result, verify=False).model)
     notes = []
-    opset = result.opset_imports.get("", 1)
+    opset = result.opset_imports.get("", _UINT4_OPSET)  # Without nodes of the standard domain there are no weights.
     if bits == 4 and opset < _UINT4_OPSET:
         notes.append(f"The operator set was raised from {opset} to {_UINT4_OPSET}, which uint4 needs.")
         result = convert_opset(result, _UINT4_OPSET)

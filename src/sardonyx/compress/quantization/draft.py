@@ -108,7 +108,6 @@ class Draft:
         self.notes: list[str] = []
         self.expected = -math.inf
         self.prepared = prepare(source, scheme, mode, target, opset, self.notes, optimized=optimized)
-        require_accepted(target, scheme, mode, opset_of(self.prepared))
         self._known = [str(node.name) for node in self.prepared.graph.all_nodes()]
         self.placement = find_placement(self.prepared, exclude)
         self.observation: Observation | None = None
@@ -126,6 +125,7 @@ class Draft:
                 f"no node can be quantized ({reasons}).", where=str(source.graph.name or "model"),
                 remedy="Quantize the float32 model." if floats and floats[0].reason == QUANTIZED else "",
             )  # fmt: skip
+        require_accepted(target, scheme, mode, opset_of(self.prepared))
 
     def learn(self, split: Split | None) -> None:
         """Rescale the model, then read all samples once and collect the statistics that the method needs."""

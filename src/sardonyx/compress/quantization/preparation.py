@@ -45,7 +45,8 @@ def prepare(
     if opset is not None and opset < needed:
         raise OptionError(f"the types need operator set {needed}, got {opset}.", where="opset")
     version = max(needed, opset_of(prepared)) if opset is None else opset
-    if version != opset_of(prepared):
+    # A model without nodes of the standard domain has no weights to quantize.
+    if version != opset_of(prepared) and (opset is not None or "" in prepared.opset_imports):
         if opset is None:
             notes.append(f"The operator set was raised from {opset_of(prepared)} to {needed}, which the types need.")
         prepared = convert_opset(prepared, version)
