@@ -278,7 +278,7 @@ SUM = parser.parse_model(
     [
         ({"a": ones(2, 3)}, FeedError, ["b", "not fed", "float[N, 3]"]),
         ({"a": ones(2, 3), "b": ones(2, 3), "z": ones(1)}, FeedError, ["z", "no such input", "a, b"]),
-        ({"a": ones(2, 3), "b": np.ones((2, 3))}, FeedError, ["b", "double", "float", "astype"]),
+        ({"a": ones(2, 3), "b": np.ones((2, 3))}, FeedError, ["b", "double", "float", "Convert the array to float32."]),
         ({"a": ones(2, 3), "b": ones(3)}, FeedError, ["b", "rank 2", "got 1"]),
         ({"a": ones(2, 3), "b": ones(2, 4)}, ShapeError, ["b", "axis 1", "size 4", "3"]),
         ({"a": ones(2, 3), "b": ones(5, 3)}, ShapeError, ["b", "axis 0", "size 5", "N = 2"]),

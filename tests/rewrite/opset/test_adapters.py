@@ -407,14 +407,14 @@ REFUSED = {
         "(float[64, 64, 1] x) => (float[64, 64, 8000, 8000] y) <int64[2] i = {8000, 8000}, int64[2] b = {1, 1}>"
         " { [named] y = Col2Im<strides = [8000, 8000]>(x, i, b) }",
         17,
-        "at most 67108864 elements",
+        "expected at most 67108864",
     ),
     "columns of a block without bound": (
         18,
         "(float[0, 1, 1] x) => (float[0, 0, 9000, 9000] y) <int64[2] i = {9000, 9000}, int64[2] b = {9000, 9000}>"
         " { [named] y = Col2Im(x, i, b) }",
         17,
-        "at most 67108864 elements",
+        "expected at most 67108864",
     ),
     "columns of an empty block": (
         18,

@@ -13,6 +13,10 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
+_CHUNK = 1 << 16
+"""Elements that are searched at once."""
+
+
 def _is_float(x: Array) -> bool:
     return bool(x.dtype.kind == "f")
 
@@ -20,14 +24,32 @@ def _is_float(x: Array) -> bool:
 def maximum(x: Array, y: Array) -> Any:
     """Return the elementwise maximum."""
     result = np.maximum(x, y)
+    if not _is_float(result) or _is_decided(x, y, result):
+        return result
+    if any(bound == 0 and not np.signbit(bound) for bound in (_uniform(x), _uniform(y)) if bound is not None):
+        return np.add(result, result.dtype.type(0), out=result if result.ndim else None)  # A zero is +0.
     # The sum of two zeros is their maximum: -0 only for twice -0.
-    return np.where((x == 0) & (y == 0), x + y, result) if _is_float(result) else result
+    return np.where((x == 0) & (y == 0), x + y, result)
 
 
 def minimum(x: Array, y: Array) -> Any:
     """Return the elementwise minimum."""
     result = np.minimum(x, y)
-    return np.where((x == 0) & (y == 0), -(-x - y), result) if _is_float(result) else result
+    if not _is_float(result) or _is_decided(x, y, result):
+        return result
+    return np.where((x == 0) & (y == 0), -(-x - y), result)
+
+
+def _is_decided(x: Array, y: Array, result: Any) -> bool:
+    """Return True if no element is the choice between two zeros."""
+    bounds = [bound for bound in (_uniform(x), _uniform(y)) if bound is not None]
+    return any(bound != 0 for bound in bounds) or (not bounds and not (result == 0).any())
+
+
+def _uniform(x: Array) -> Any:
+    """Return the element that an array repeats; None for other arrays."""
+    repeats = x.size > 0 and all(step == 0 or size == 1 for step, size in zip(x.strides, x.shape, strict=True))
+    return x[(0,) * x.ndim] if repeats else None
 
 
 def reduce_in_order(kind: str, x: Array, identity: Any, reduce: Callable[[Array, Any], Any]) -> Any:
@@ -39,7 +61,7 @@ def reduce_in_order(kind: str, x: Array, identity: Any, reduce: Callable[[Array,
         identity: The result of a reduction of no elements.
         reduce: The reduction of an operand, with the identity: of ``x``, or of integers of the same order.
     """
-    if not _is_float(x) or not (np.signbit(x) & (x == 0)).any():
+    if not _is_float(x) or not _has_negative_zero(x):
         return reduce(x, identity)
     integer = np.dtype(f"i{x.dtype.itemsize}")
     limits = np.iinfo(integer)
@@ -47,6 +69,12 @@ def reduce_in_order(kind: str, x: Array, identity: Any, reduce: Callable[[Array,
     keys[np.isnan(x)] = limits.max if kind == "max" else limits.min
     result = reduce(keys, _keys(np.asarray(identity, x.dtype).view(integer))[()])
     return np.ascontiguousarray(_keys(np.asarray(result))).view(x.dtype).reshape(np.shape(result))
+
+
+def _has_negative_zero(x: Array) -> bool:
+    flags = ["external_loop", "buffered", "zerosize_ok"]
+    chunks = np.nditer(x, flags, order="K", buffersize=_CHUNK)  # type: ignore[call-overload]
+    return any((np.signbit(chunk) & (chunk == 0)).any() for chunk in chunks)
 
 
 def _keys(bits: Array) -> Array:
