@@ -26,6 +26,10 @@ DEADLY = (
 )
 
 
+FOUND = (("STFT-17", 7155),)
+"""Nodes at which onnx's inference raised an exception of C++."""
+
+
 def check_label(label: str, seed: int, runs: int, store_position: StorePosition) -> Tally:
     """Check nodes of one operator; see :data:`.native_fuzzer.RunVariant`."""
     tally = Tally()
@@ -51,6 +55,13 @@ def test_values_that_end_the_process_are_reported(graph: str) -> None:
 
 def test_values_from_callers_of_functions_are_reported() -> None:
     assert "attribute-range" in [item.code for item in check(onnx.parser.parse_model(FUNCTION))]
+
+
+@pytest.mark.parametrize(("label", "seed"), FOUND)
+def test_exceptions_of_the_inference_are_findings(label: str, seed: int) -> None:
+    draw = Draw(f"attributes {label} {seed}")
+    model, _, _ = declared_model(draw, draw_node(draw, sources()[label]))
+    assert any(item.severity == "error" for item in check(model))
 
 
 def test_hostile_attributes_do_not_end_the_process() -> None:

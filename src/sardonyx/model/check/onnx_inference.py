@@ -29,7 +29,10 @@ _KINDS = (
     (r"Cycle detected in model-local function", "function-recursive"),
 )
 
-REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
+_BREAKDOWNS = (IndexError, OverflowError, MemoryError)
+"""Exceptions of C++ in onnx's inference, at operands that the inference does not expect."""
+
+REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, *_BREAKDOWNS)
 """Exceptions that onnx's inference raises."""
 
 _NodeAt = tuple[Scope, onnx.NodeProto]
@@ -71,6 +74,8 @@ def _infer(model: onnx.ModelProto, *, check_type: bool = True) -> str:
         onnx.shape_inference.infer_shapes(model, check_type=check_type, strict_mode=True, data_prop=True)
     except UnicodeDecodeError:
         return "onnx refuses the model, with a message that is not UTF-8 text."
+    except _BREAKDOWNS as error:
+        return f"onnx's inference does not expect these operands ({type(error).__name__})."
     except REFUSALS as error:
         return str(error) or type(error).__name__
     return ""
