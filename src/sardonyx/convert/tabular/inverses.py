@@ -14,6 +14,18 @@ _THRESHOLD = 1e-7
 """Probabilities closer to 0 or 1 are the least and the largest quantile, as scikit-learn has it."""
 
 
+@method("inverse_transform", "StandardScaler")
+def standard_inverse(estimator: Any, x: Any) -> Array:
+    """Translate the inverse of centring and scaling."""
+    return _restored(x, estimator.with_std, estimator.scale_, estimator.with_mean, estimator.mean_)
+
+
+@method("inverse_transform", "MinMaxScaler")
+def min_max_inverse(estimator: Any, x: Any) -> Array:
+    """Translate the inverse of scaling to a range."""
+    return (number_matrix(x) - estimator.min_) / estimator.scale_
+
+
 @method("inverse_transform", "MaxAbsScaler")
 def max_abs_inverse(estimator: Any, x: Any) -> Array:
     """Translate multiplication by the greatest absolute value."""
@@ -23,10 +35,14 @@ def max_abs_inverse(estimator: Any, x: Any) -> Array:
 @method("inverse_transform", "RobustScaler")
 def robust_inverse(estimator: Any, x: Any) -> Array:
     """Translate the inverse of centring by medians and scaling by quantiles."""
+    return _restored(x, estimator.with_scaling, estimator.scale_, estimator.with_centering, estimator.center_)
+
+
+def _restored(x: Any, has_scale: bool, scale: Any, has_center: bool, center: Any) -> Array:
     value = number_matrix(x)
-    if estimator.with_scaling:
-        value = value * estimator.scale_
-    return value + estimator.center_ if estimator.with_centering else value
+    if has_scale:
+        value = value * scale
+    return value + center if has_center else value
 
 
 @method("inverse_transform", "QuantileTransformer")

@@ -22,26 +22,11 @@ def standard(estimator: Any, x: Any) -> Array:
     return value / estimator.scale_ if estimator.with_std else value
 
 
-@method("inverse_transform", "StandardScaler")
-def standard_inverse(estimator: Any, x: Any) -> Array:
-    """Translate the inverse of centring and scaling."""
-    value = number_matrix(x)
-    if estimator.with_std:
-        value = value * estimator.scale_
-    return value + estimator.mean_ if estimator.with_mean else value
-
-
 @method("transform", "MinMaxScaler")
 def min_max(estimator: Any, x: Any) -> Array:
     """Translate scaling to a range."""
     value = number_matrix(x) * estimator.scale_ + estimator.min_
     return value.clip(*(float(n) for n in estimator.feature_range)) if estimator.clip else value
-
-
-@method("inverse_transform", "MinMaxScaler")
-def min_max_inverse(estimator: Any, x: Any) -> Array:
-    """Translate the inverse of scaling to a range."""
-    return (number_matrix(x) - estimator.min_) / estimator.scale_
 
 
 @method("transform", "MaxAbsScaler")
