@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 from sardonyx.serve.grpc import frames
@@ -19,7 +20,7 @@ _CONTROL_FRAMES_OF_DATA = 8
 """Control frames that a client may send for a frame of data: it opens windows, and measures the connection by pings."""
 
 
-class SendingHalf(asyncio.Protocol):
+class SendingHalf(asyncio.Protocol, ABC):
     """Sends the answers to calls as far as the client accepts them.
 
     Args:
@@ -39,9 +40,9 @@ class SendingHalf(asyncio.Protocol):
         self._is_feeding = False
         self._is_full = False
 
+    @abstractmethod
     def _read_messages(self, stream: Stream) -> None:
         """Answer the complete messages of a call; written by the half that receives."""
-        raise NotImplementedError
 
     # Windows of the client.
 
