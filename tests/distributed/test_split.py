@@ -49,8 +49,8 @@ def test_the_shipped_models_split(name: str) -> None:
 def test_labels_are_strings_between_two_parts() -> None:
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 17]>
         net (float[b, 8] x, string[n] names) => (string[b] label, float[b, 4] p) {
-            h = Relu(x) kept = Identity(names) s = MatMul(h, w) p = Softmax(s)
-            best = ArgMax<axis = 1, keepdims = 0>(p) label = Gather(kept, best) }""")
+            h = Relu(x) labels = Identity(names) s = MatMul(h, w) p = Softmax(s)
+            best = ArgMax<axis = 1, keepdims = 0>(p) label = Gather(labels, best) }""")
     w = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
     pipeline = sardonyx.split(model, 3)
