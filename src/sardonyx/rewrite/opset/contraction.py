@@ -107,6 +107,7 @@ def _diagonal(site: Site, value: ir.Value, letters: str) -> _Term:
         while letters.count(letter) > 1:
             first, second = letters.index(letter), letters.rindex(letter)
             size = site.size(value, first)
+            site.require_room(size)
             rest = [i for i in range(len(letters)) if i not in (first, second)]
             moved = site.emit("Transpose", value, perm=[*rest, first, second])
             flat = reshape(site, moved, [0] * len(rest) + [size * size])

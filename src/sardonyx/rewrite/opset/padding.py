@@ -82,6 +82,9 @@ def wrap_by_concat(site: Site) -> None:
 def _wrap(site: Site, x: ir.Value, axis: int, before: int, after: int) -> ir.Value:
     size = site.size(x, axis)
     if min(before, after) < 0 or max(before, after) > size:
+        if not size:
+            site.refuse("an axis without elements has none to wrap around")
+        site.require_room(max(before + size + after, 0))
         indices = [i % size for i in range(-before, size + after)]
         return site.emit("Gather", x, site.constant(indices), axis=axis)
     parts = [slice_axis(site, x, axis, size - before, size)] if before else []

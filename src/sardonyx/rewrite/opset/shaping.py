@@ -66,6 +66,17 @@ def shape_to_input(site: Site) -> None:
     site.become(inputs=[site.required(0), site.constant(shape)], attributes={})
 
 
+@up("Reshape", version=14)
+def zeros_of_a_shape(site: Site) -> None:
+    """Let a result that :func:`reshape_like` gave the shape of another value have its sizes of 0."""
+    x, shape = site.required(0).producer(), site.required(1).producer()
+    if x is None or shape is None or shape.op_type != "Shape" or x.op_type not in ("Softmax", "LogSoftmax", "Hardmax"):
+        return
+    rows = None if x.inputs[0] is None else x.inputs[0].producer()
+    if rows is not None and rows.op_type == "Flatten" and rows.inputs[0] is shape.inputs[0]:
+        site.become(attributes=site.attributes(allowzero=1))
+
+
 @down("Reshape", version=5)
 def shape_to_attribute(site: Site) -> None:
     """Turn the input ``shape`` into an attribute."""
@@ -203,6 +214,7 @@ def slice_to_attributes(site: Site) -> None:
         if step != 1:
             size = site.size(x, axis)
             chosen = range(size)[start : _python_end(end, step, size) : step]
+            site.require_room(len(chosen))
             value = site.emit("Gather", value, site.constant(list(chosen)), axis=axis)
     plain = [i for i, step in enumerate(steps) if step == 1]
     if plain or value is x:
