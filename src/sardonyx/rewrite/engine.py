@@ -17,7 +17,7 @@ from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.errors import RuleError, SardonyxError
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.building import Building, leaves, operators_of, weights_of
-from sardonyx.rewrite.jumps import counts_before_jump
+from sardonyx.rewrite.discontinuities import computes_before_discontinuity
 from sardonyx.rewrite.language import EXACT, Exactness, Expr, Patch, Refusal, Replacement, Result, Rule
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.rewrite_context import Settings, Workspace
@@ -233,7 +233,11 @@ class Engine(Workspace):
             for name in operators_of(patch):
                 if name not in self.settings.operators:
                     return f"{self.settings.target} does not support {name}"
-        if exactness is not EXACT and patch.replace and counts_before_jump(patch.replace, self._dying(patch)):
+        if (
+            exactness is not EXACT
+            and patch.replace
+            and computes_before_discontinuity(patch.replace, self._dying(patch))
+        ):
             return "a rounding would decide an integer"
         weights = weights_of(patch.replace.values())
         added = sum([weight.nbytes for weight in weights]) if weights else 0

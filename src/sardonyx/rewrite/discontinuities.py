@@ -1,6 +1,6 @@
-"""Operators that jump: a last bit before ``Floor``, ``Cast`` to integers or a comparison is a whole step after.
+"""Discontinuous operators: a last bit before ``Floor``, ``Cast`` to integers or a comparison is a whole step after.
 
-Arithmetic before a jump is left as the model has it: ``Ceil(x / 49 * 49)`` and ``Ceil(x)`` differ at 41.
+Arithmetic before a discontinuity is left as the model has it: ``Ceil(x / 49 * 49)`` and ``Ceil(x)`` differ at 41.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 
-ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Pow", "Reciprocal", "Sqrt", "Sum"})
-"""Operators that count with numbers before a jump. Layers and activations have roundings of their own."""
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Pow", "Reciprocal", "Sqrt", "Sum"})
+"""Operators that compute exact results in the model's intention; layers and activations only approximate theirs."""
 
-_JUMPS = frozenset(
+_DISCONTINUOUS = frozenset(
     {"Floor", "Ceil", "Round", "Sign", "Mod", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"}
 )
-"""Not among them are ``QuantizeLinear``, whose codes are approximations, and choices among many (``ArgMax``)."""
+"""``QuantizeLinear`` is left out, since its codes are approximations, and so are choices among many (``ArgMax``)."""
 
-_PASSING = ARITHMETIC | frozenset(
+_PASSING = _ARITHMETIC | frozenset(
     {
         "Abs", "Clip", "Exp", "Log", "Max", "Min", "Relu", "Where", "Cast", "CastLike", "Identity", "Reshape",
         "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Expand", "Slice", "Concat", "Split", "Tile", "Gather",
     }
 )  # fmt: skip
 
-FARTHEST = 64
-"""Most values that are followed to a jump."""
+_FARTHEST = 64
+"""Most values that are followed to a discontinuity."""
 
 
-def precedes_jump(value: ir.Value) -> bool:
-    """Return True if arithmetic and movements lead from a float to an operator that jumps."""
+def precedes_discontinuity(value: ir.Value) -> bool:
+    """Return True if arithmetic and movements lead from a float to a discontinuous operator."""
     seen = {value: None}
     stack = [value]
-    while stack and len(seen) <= FARTHEST:
+    while stack and len(seen) <= _FARTHEST:
         for use in stack.pop().uses():
             node = use.node
             if node.domain not in facts.STANDARD:
                 continue
-            if node.op_type in _JUMPS or _truncates(node):
+            if node.op_type in _DISCONTINUOUS or _truncates(node):
                 return True
             if node.op_type in _PASSING:
                 new = [output for output in node.outputs if output not in seen]
@@ -54,15 +54,15 @@ def _truncates(node: ir.Node) -> bool:
     return kind is not None and not kind.is_floating_point()
 
 
-def counts_before_jump(values: Iterable[ir.Value], nodes: Iterable[ir.Node]) -> bool:
-    """Return True if nodes are arithmetic alone, and one of the floats that they compute precedes a jump.
+def computes_before_discontinuity(values: Iterable[ir.Value], nodes: Iterable[ir.Node]) -> bool:
+    """Return True if nodes are arithmetic alone, and one of their floats precedes a discontinuity.
 
     Args:
         values: The results.
         nodes: The nodes that compute the results.
     """
     computing = [node for node in nodes if node.op_type != "Constant"]
-    if not all(node.op_type in ARITHMETIC and node.domain in facts.STANDARD for node in computing):
+    if not all(node.op_type in _ARITHMETIC and node.domain in facts.STANDARD for node in computing):
         return False
     floats = [v for v in values if (kind := facts.dtype(v)) is not None and kind.is_floating_point()]
-    return any(map(precedes_jump, floats))
+    return any(map(precedes_discontinuity, floats))
