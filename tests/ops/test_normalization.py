@@ -173,3 +173,20 @@ def test_mismatched_inputs_are_refused(
 ) -> None:
     with pytest.raises(error):
         eager(name, arrays, **options)
+
+
+@pytest.mark.parametrize("number", [onnx.TensorProto.FLOAT8E4M3FNUZ, onnx.TensorProto.INT32])
+@pytest.mark.parametrize(
+    ("name", "parameters", "options"),
+    [
+        ("LayerNormalization", [ONES[:3]], {}),
+        ("RMSNormalization", [ONES[:3]], {}),
+        ("SimplifiedLayerNormalization", [ONES[:3]], {}),
+        ("GroupNormalization", [ONES, ONES], {"num_groups": 2}),
+    ],
+)
+def test_a_precision_without_arithmetic_is_refused(
+    name: str, parameters: list[np.ndarray], options: dict[str, Any], number: int
+) -> None:
+    with pytest.raises(InvalidModelError, match="expected a float type of 16 bits or more as `stash_type`"):
+        eager(name, [X, *parameters], stash_type=number, **options)

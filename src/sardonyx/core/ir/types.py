@@ -86,6 +86,22 @@ def element_type(identifier: int | str) -> DType:
     return dtype
 
 
+def computing_type(identifier: int, attribute: str) -> DType:
+    """Return the float type in which an operator computes, by its number in the standard.
+
+    Args:
+        identifier: The number.
+        attribute: Name of the attribute that has it, for the error.
+
+    Raises:
+        InvalidModelError: Unknown number, or a type without arithmetic in the standard.
+    """
+    dtype = element_type(identifier)
+    if dtype not in (DOUBLE, FLOAT, FLOAT16, BFLOAT16):
+        raise InvalidModelError(f"expected a float type of 16 bits or more as `{attribute}`, got {dtype.name.lower()}.")
+    return dtype
+
+
 def dtype_of(array: np.ndarray) -> DType:
     """Return the element type of an array.
 

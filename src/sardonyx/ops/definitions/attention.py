@@ -103,7 +103,9 @@ def attention(
     raw = scaled_scores(q, repeat_heads(k, q.shape[1]), scale)
     capped = softcap * L.tanh(raw / softcap) if softcap else raw
     scores = capped if bias is None else capped + bias
-    weights = _softmax(scores, bias, q.dtype if softmax_precision is None else t.element_type(softmax_precision))
+    weights = _softmax(
+        scores, bias, q.dtype if softmax_precision is None else t.computing_type(softmax_precision, "softmax_precision")
+    )
     weights = L.cast(weights, q.dtype)
     y = L.matmul(weights, repeat_heads(v, q.shape[1]), q.dtype)
     if not 0 <= qk_matmul_output_mode <= 3:

@@ -128,7 +128,7 @@ def instance_normalization(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: floa
 def layer_normalization(
     x: Tensor, scale: Tensor, b: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    wide = L.cast(x, t.element_type(stash_type))
+    wide = L.cast(x, t.computing_type(stash_type, "stash_type"))
     mean, variance = _moments(wide, range(L.normalized_axis(axis, x.rank), x.rank))
     inverse = 1 / L.sqrt(variance + epsilon)
     y = L.cast((wide - mean) * inverse, x.dtype) * L.broadcast_to(scale, x.shape)
@@ -139,7 +139,7 @@ def layer_normalization(
 def rms_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Tensor:
-    wide = L.cast(x, t.element_type(stash_type))
+    wide = L.cast(x, t.computing_type(stash_type, "stash_type"))
     axes = range(L.normalized_axis(axis, x.rank), x.rank)
     normalized = wide / L.sqrt(L.reduce_mean(wide * wide, axes, keepdims=True) + epsilon)
     return L.cast(L.cast(normalized, x.dtype), scale.dtype) * L.broadcast_to(scale, x.shape)
@@ -149,7 +149,7 @@ def rms_normalization(
 def group_normalization(
     x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
 ) -> Tensor:
-    groups = _split_groups(L.cast(x, t.element_type(stash_type)), num_groups)
+    groups = _split_groups(L.cast(x, t.computing_type(stash_type, "stash_type")), num_groups)
     y = L.cast(L.reshape(_standardize(groups, [2], epsilon), x.shape), x.dtype)
     return y * align_to_channels(scale, x) + align_to_channels(bias, x)
 

@@ -27,7 +27,7 @@ def flex_attention(
 ) -> Tensor:
     q, k, v = (L.of_rank(x, 4, "an operand of attention") for x in (q, k, v))
     default = t.DOUBLE if q.dtype == t.DOUBLE else t.FLOAT
-    precision = default if softmax_precision is None else t.element_type(softmax_precision)
+    precision = default if softmax_precision is None else t.computing_type(softmax_precision, "softmax_precision")
     scores = L.cast(scaled_scores(q, repeat_heads(k, q.shape[1]), scale), precision)
     probabilities = L.softmax(_modify(scores, score_mod, "score_mod"))
     probabilities = L.cast(_modify(probabilities, prob_mod, "prob_mod"), q.dtype)

@@ -33,7 +33,7 @@ def quantize_linear(
         raise InvalidModelError(
             f"expected a quantized type of at most 16 bits (8 for floats), got {dtype.name.lower()}."
         )
-    divided_as = t.element_type(precision) if precision else y_scale.dtype
+    divided_as = t.computing_type(precision, "precision") if precision else y_scale.dtype
     scale = L.cast(broadcast_parameter(x, y_scale, axis, block_size), divided_as)
     zero_point = None if y_zero_point is None else broadcast_parameter(x, y_zero_point, axis, block_size)
     return quantize_units(L.cast(x, divided_as) / scale, zero_point, dtype, saturate=bool(saturate))

@@ -66,7 +66,7 @@ def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) 
     """Return ``start + i*delta`` up to the limit; 16-bit floats are computed as ``stash_type``."""
     dtype = start.dtype
     if dtype in (t.FLOAT16, t.BFLOAT16):
-        start, limit, delta = (L.cast(x, t.element_type(stash_type)) for x in (start, limit, delta))
+        start, limit, delta = (L.cast(x, t.computing_type(stash_type, "stash_type")) for x in (start, limit, delta))
     start, limit, delta = (L.reshape(x, ()) for x in (start, limit, delta))
     if delta.is_constant and L.static_scalar(delta) == 0:
         raise ShapeError("a range has a step of 0.")

@@ -11,6 +11,7 @@ from onnx.defs import OpSchema
 from onnx_ir import serde
 
 from sardonyx.errors import TypeMismatchError
+from sardonyx.model.load import from_proto
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.opset.constants import tensor_of_constant
 from sardonyx.rewrite.opset.schemas import canonical, default_of, schema_at
@@ -121,7 +122,7 @@ def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version
         opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in (imports | {_DOMAIN: 1}).items()],
         ir_version=max(8, site.scope.model.ir_version),
     )
-    body = serde.deserialize_model(inliner.inline_local_functions(wrapper))
+    body = from_proto(inliner.inline_local_functions(wrapper))
     for refusal in inference.infer_shapes(body, strict=False).values():
         if isinstance(refusal, TypeMismatchError):  # The standard's body of CenterCropPad expects sizes of int64.
             site.refuse(f"its body does not accept the types: {refusal.problem}")

@@ -23,7 +23,7 @@ def simplified_layer_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Tensor, Tensor]:
     """Divide by the root of the mean square over the axes from ``axis`` on."""
-    wide = L.cast(x, t.element_type(stash_type))
+    wide = L.cast(x, t.computing_type(stash_type, "stash_type"))
     over = range(L.normalized_axis(axis, x.rank), x.rank)
     inverse = 1 / L.sqrt(L.reduce_mean(wide * wide, over, keepdims=True) + epsilon)
     return L.cast(wide * inverse, scale.dtype) * scale, inverse
