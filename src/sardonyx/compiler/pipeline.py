@@ -36,6 +36,7 @@ from sardonyx.compiler.lower.groups import Lowering, internal_error
 from sardonyx.compiler.lower.kernel_store import KernelStore
 from sardonyx.compiler.lower.launch import NAME, Body, Launch, Prepared, all_launches
 from sardonyx.compiler.lower.shared_kernels import SharedKernels
+from sardonyx.compiler.lower.unstored_sizes import bounds_of_unstored
 from sardonyx.compiler.pass_contracts import (
     CANONICAL_IMAGES,
     CODE,
@@ -414,7 +415,8 @@ def _lower(
         lowering = LOWER_GROUPS(whole, bodies.lowered, bodies.emit, bodies.shared)
         if not lowering.unfusable and not lowering.refused:
             loops = (body for launch in lowering.launches if launch.writes.op == "loop" for body in launch.bodies)
-            lowering.fault_guards = [*coverage.guards, *(pair for body in loops for pair in body.fault_guards)]
+            of_bodies = [pair for body in loops for pair in body.fault_guards]
+            lowering.fault_guards = [*coverage.guards, *bounds_of_unstored(whole), *of_bodies]
             return lowering
         if not lowering.refused and lowering.unfusable.keys() <= in_memory.keys():
             for value in lowering.unfusable:

@@ -59,8 +59,8 @@ class Lowering:
         refused: Values without a kernel, with the reason. A defect of a template costs the group its kernel, not the
             function.
         blocked: The anchor or root of the group that requires a value of ``unfusable``.
-        fault_guards: Pairs of sizes that must be equal for kernels to notice every error in a value; see
-            :class:`.FaultCoverage`.
+        fault_guards: Pairs of sizes that must be equal for kernels to notice every error in a value
+            (:class:`.FaultCoverage`), and to end in time (:mod:`.unstored_sizes`).
     """
 
     def __init__(

@@ -207,7 +207,7 @@ class Body:
         launches: The launches, in order.
         blocks: Channels of a block, for each image in blocked layout.
         equal: Sizes that must be equal when the body runs.
-        fault_guards: The pairs of ``equal`` that :class:`.FaultCoverage` adds.
+        fault_guards: The pairs of ``equal`` that lowering adds, see :class:`.Lowering`.
     """
 
     function: Function
