@@ -39,6 +39,8 @@ NETS = {
     " from = Constant<value_ints=[0]>() shifted = Slice(earlier, from, head) sum = Sub(sums, shifted) less = Neg(x) }",
     "joined_mean": "net (float[T] x, int64[N] counts) => (float[N] y) <int64[1] axes = {0}>"
     " { mean = ReduceMean<keepdims=1>(x, axes) sizes = Shape(counts) y = Expand(mean, sizes) }",
+    "sums": "net (float[N, 1, 2, W] x, float[N] s) => (float[N, 1, 2, W] y, float[N] t)"
+    " <int64[3] axes = {1, 2, 3}, float one = {1}> { u = Unsqueeze(s, axes) y = Add(x, u) t = Add(s, one) }",
     "slow": "net (float[N, 128, 128] x) => (float[N, 128, 128] y)"
     " { a = MatMul(x, x) b = MatMul(a, x) c = MatMul(b, x) d = MatMul(c, x) y = MatMul(d, x) }",
 }  # fmt: skip

@@ -41,7 +41,32 @@ def tensors(kind: str, name: str, type: str, dims: str) -> str:
         ("net", "max_batch_size: 8\n" + tensors("input", "x", "FP32", "[ -1, 4 ]"), "sizes"),
         ("net", tensors("output", "y", "FP32", "[ -1, 3 ]"), "sizes"),
         ("fixed", "max_batch_size: 8", "open first size"),
-        ("net", 'input { name: "x" data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } }', "reshape"),
+        ("net", 'input { name: "x" data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } }', "sizes"),
+        ("net", 'input { name: "x" data_type: TYPE_FP32 dims: 4 reshape { shape: [ 1, 5 ] } }', "other elements"),
+        ("net", 'input { name: "x" data_type: TYPE_FP32 dims: [-1, 4] reshape { shape: [4, -1] } }', "other elements"),
+        ("net", 'input { name: "x" data_type: TYPE_FP32 dims: [ 0, 4 ] reshape { shape: [ 0, 4 ] } }', "at least 1"),
+        ("net", 'input { name: "x" data_type: TYPE_FP32 dims: 1 reshape { } }', "no sizes"),
+        ("net", "dynamic_batching { priority_levels: 2 default_priority_level: 3 }", "priority"),
+        ("net", "dynamic_batching { priority_levels: 1 priority_queue_policy { key: 2 value { } } }", "priority"),
+        ("net", "dynamic_batching { priority_queue_policy { key: 2 value { } } }", "priority"),
+        ("net", "max_batchsize: 8", "max_batchsize"),
+        ("net", tensors("input", "x", "FP32", "[ -1, 4 ]") * 2, "2 times"),
+        ("net", 'input { name: "x" optional: true }', "default"),
+        ("net", "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 4, 16 ] }", "from 1 to 8"),
+        ("net", "dynamic_batching { priority_levels: 2 default_priority_level: 1 preserve_ordering: true }", "order"),
+        ("net", "dynamic_batching { preserve_ordering: true default_queue_policy { timeout_action: DELAY"
+         " default_timeout_microseconds: 5 } }", "ordering"),
+        ("accumulate", "sequence_batching { } response_cache { enable: true }", "remembered"),
+        ("accumulate", "sequence_batching { iterative_sequence: true }", "iterative"),
+        ("net", "version_policy { latest { } }", "num_versions"),
+        ("net", 'default_model_filename: "other.onnx"', "model file"),
+        ("net", 'model_operations { op_library_filename: "ops.so" }', "custom operators"),
+        ("net", 'model_repository_agents { agents { name: "checksum" } }', "checksum"),
+        ("net", 'runtime: "libother.so"', "runtime"),
+        ("net", 'input { name: "x" dims: [ -1, 4 ] is_shape_tensor: true }', "TensorRT"),
+        ("net", 'input { name: "x" dims: [ -1, 4 ] format: FORMAT_NCHW }', "3 sizes"),
+        ("net", 'max_batch_size: 2 model_warmup { batch_size: 3 inputs { key: "x" value { dims: 4 zero_data: 1 } } }',
+         "2 rows"),
         ("net", 'sequence_batching { control_input { name: "S" control { int32_false_true: [0, 1] } } }', "S"),
         ("net", 'model_warmup [ { inputs { key: "x" value { dims: 4 input_data_file: "no" } } } ]', "cannot be read"),
         ("net", 'model_warmup [ { inputs { key: "x" value { dims: 4 input_data_file: "../no" } } } ]', "folder"),
@@ -175,6 +200,115 @@ def test_a_folder_that_cannot_be_read_leaves_the_others(tmp_path: Path, monkeypa
         assert client.post("/v2/repository/index").status == 503
         assert client.post("/v2/repository/models/net/load").status == 503
         assert client.infer("net", x).status == 200
+
+
+def test_sizes_of_requests_differ_from_those_of_the_model_by_reshape(tmp_path: Path) -> None:
+    folder = tmp_path / "reshaped"
+    save("sums", folder / "1" / "model.onnx")
+    config(folder, """max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: [ 2, -1 ] reshape { shape: [ 1, 2, -1 ] } }
+input { name: "s" data_type: TYPE_FP32 dims: 1 reshape { } }
+output { name: "y" data_type: TYPE_FP32 dims: [ 2, -1 ] reshape { shape: [ 1, 2, -1 ] } label_filename: "labels" }
+output { name: "t" data_type: TYPE_FP32 dims: [ 1, 1 ] reshape { } }
+model_warmup { batch_size: 2 inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 2, 3 ] zero_data: true } }
+  inputs { key: "s" value { data_type: TYPE_FP32 dims: 1 zero_data: true } } }
+""")  # fmt: skip
+    (folder / "labels").write_text("a\nb\n")
+    with Server(tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0") as server:
+        client = Client(server)
+        described = client.get("/v2/models/reshaped").json()
+        assert [part["shape"] for part in described["inputs"]] == [[-1, 2, -1], [-1, 1]]
+        assert [part["shape"] for part in described["outputs"]] == [[-1, 2, -1], [-1, 1, 1]]
+        assert described["parameters"]["sardonyx_batching"] == "sound"
+        for width in (3, 1):
+            x = tensor("x", "FP32", [2, 2, width], list(range(4 * width)))
+            reply = client.infer("reshaped", [x, tensor("s", "FP32", [2, 1], [10, 20])])
+            y, t = reply.json()["outputs"]
+            assert (y["shape"], t["shape"], t["data"]) == ([2, 2, width], [2, 1, 1], [11, 21])
+            assert y["data"] == [value + 10 + 10 * (value >= 2 * width) for value in range(4 * width)]
+        for shape in ([2, 1, 2, 1], [2, 3, 1], [2, 2]):
+            x = tensor("x", "FP32", shape, [1] * int(np.prod(shape)))
+            refused = client.infer("reshaped", [x, tensor("s", "FP32", [2, 1], [1, 2])])
+            assert refused.status == 400 and "[-1, 2, -1]" in refused.json()["error"], shape
+        x = tensor("x", "FP32", [1, 2, 1], [5, 6])
+        for shape in ([1], [], [1, 1, 1]):
+            assert client.infer("reshaped", [x, tensor("s", "FP32", shape, [1])]).status == 400
+        reply = client.post("/v2/models/reshaped/generate", {"x": [[5], [6]], "s": 1})
+        assert (reply.status, reply.json()["y"]) == (200, [6, 7])
+        classes = client.infer(
+            "reshaped", [x, tensor("s", "FP32", [1, 1], [1])],
+            outputs=[{"name": "y", "parameters": {"classification": 1}}],
+        )  # fmt: skip
+        assert classes.json()["outputs"][0]["data"] == ["7.000000:1:b"]
+        inner = client.get("/v2/models/reshaped/config").json()
+        assert inner["input"][0]["reshape"] == {"shape": [1, 2, -1]}
+
+
+def test_a_remembered_answer_is_reshaped_once(tmp_path: Path) -> None:
+    folder = tmp_path / "reshaped"
+    save("net", folder / "1" / "model.onnx")
+    config(folder, """max_batch_size: 8 response_cache { enable: true }
+input { name: "x" data_type: TYPE_FP32 dims: [ 2, 2 ] reshape { shape: 4 } }
+output { name: "y" data_type: TYPE_FP32 dims: [ 1, 2 ] reshape { shape: 2 } }""")  # fmt: skip
+    with Server(tmp_path, http="127.0.0.1:0") as server:
+        client = Client(server)
+        for _ in range(3):
+            (y,) = client.infer("reshaped", [tensor("x", "FP32", [1, 2, 2], [1, 1, 1, 1])]).json()["outputs"]
+            assert (y["shape"], y["data"]) == ([1, 1, 2], [16, 20])
+
+
+def test_a_priority_has_a_queue_policy_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config(tmp_path / "net", """dynamic_batching { priority_levels: 3 default_priority_level: 2
+default_queue_policy { default_timeout_microseconds: 60000000 }
+priority_queue_policy { key: 1 value { timeout_action: DELAY default_timeout_microseconds: 1000 } }
+priority_queue_policy { key: 3 value { max_queue_size: 1 } } }""")  # fmt: skip
+    batching = read_config(tmp_path / "net" / "config.pbtxt", "net").batching
+    model = served("net", mode="off", priority_levels=3, default_priority=2, level_queues=batching.level_queues)
+    gate = Gate(model, monkeypatch)
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+        first, _ = submit(endpoint, request())
+        await gate.begun()
+        late, _ = submit(endpoint, request(2, priority=1))
+        third, third_entry = submit(endpoint, request(3, priority=3))
+        with pytest.raises(SardonyxError, match="wait for the model"):
+            submit(endpoint, request(3, priority=3))
+        await asyncio.sleep(0.02)
+        assert third_entry.cancel()
+        last, _ = submit(endpoint, request(4, priority=3))
+        usual, _ = submit(endpoint, request(5))
+        gate.opened.set()
+        await asyncio.gather(first, late, last, usual)
+        assert [shape[0] for shape in gate.rows] == [1, 5, 4, 2] and not third.done()
+        endpoint.queue.close()
+
+    run(work)
+
+
+def test_a_queue_that_keeps_the_order_lets_no_request_overtake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config(tmp_path / "net", "max_batch_size: 8 dynamic_batching { preserve_ordering: true }")
+    batching = read_config(tmp_path / "net" / "config.pbtxt", "net").batching
+    assert batching.keeps_order
+
+    def rows_of(keeps_order: bool) -> list[tuple[int, ...]]:
+        model = served("doubled", mode="force", keeps_order=keeps_order)
+        gate = Gate(model, monkeypatch)
+
+        async def work() -> None:
+            endpoint = endpoint_of(model)
+            first, _ = submit(endpoint, request())
+            await gate.begun()
+            later = [submit(endpoint, request(rows, width))[0] for rows, width in ((1, 4), (2, 4), (1, 5), (4, 4))]
+            gate.opened.set()
+            await asyncio.gather(first, *later)
+            endpoint.queue.close()
+
+        run(work)
+        return gate.rows
+
+    assert rows_of(True) == [(1, 4), (3, 4), (1, 5), (4, 4)]
+    assert rows_of(False) == [(1, 4), (7, 4), (1, 5)]
 
 
 def test_options_of_batching_are_checked() -> None:

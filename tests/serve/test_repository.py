@@ -118,7 +118,7 @@ def test_a_configuration_sets_batching_queues_and_priorities(tmp_path: Path) -> 
         tmp_path / "net",
         "max_batch_size: 16 dynamic_batching { preferred_batch_size: [4, 8] max_queue_delay_microseconds: 100"
         " priority_levels: 2 default_priority_level: 1 default_queue_policy { max_queue_size: 5"
-        " default_timeout_microseconds: 7 } } response_cache { enable: true } future_field: 3",
+        " default_timeout_microseconds: 7 } } response_cache { enable: true }",
     )
     options = read_config(tmp_path / "net" / "config.pbtxt", "net")
     batching = options.batching

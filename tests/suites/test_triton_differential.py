@@ -32,6 +32,8 @@ from tests.suites.triton_requests import (
     HEAD,
     RAGGED,
     RAGGED_CONFIG,
+    RESHAPED,
+    RESHAPED_CONFIG,
     SEQUENCE,
     SEQUENCE_CONFIG,
     SEQUENCE_STEPS,
@@ -84,11 +86,12 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     root: Path = tmp_path_factory.mktemp("repository")
-    for name, text in {**TEXTS, "ragged": HEAD + RAGGED, "steps": HEAD + SEQUENCE}.items():
+    for name, text in {**TEXTS, "ragged": HEAD + RAGGED, "steps": HEAD + SEQUENCE, "reshaped": HEAD + RESHAPED}.items():
         (root / name / "1").mkdir(parents=True)
         onnx.save(onnx.parser.parse_model(text), root / name / "1" / "model.onnx")
     (root / "ragged" / "config.pbtxt").write_text(RAGGED_CONFIG, encoding="utf-8")
     (root / "steps" / "config.pbtxt").write_text(SEQUENCE_CONFIG, encoding="utf-8")
+    (root / "reshaped" / "config.pbtxt").write_text(RESHAPED_CONFIG, encoding="utf-8")
     http, grpc = free_port(), free_port()
     words = shlex.split(os.environ["TRITON_COMMAND"].format(repository=root, http=http, grpc=grpc))
     triton = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -170,6 +173,20 @@ def test_concatenated_requests_have_the_sizes_of_triton(servers: Pair, length: i
         json.loads(ask(port, HttpCase("metadata", path="/v2/models/ragged", method="GET"))[2]) for port in servers.http
     ]
     assert described[0]["inputs"] == described[1]["inputs"]
+
+
+@pytest.mark.parametrize(
+    "x, s", [([2, 3], [2, 1]), ([1, 1], [1, 1]), ([2, 1, 3], [2, 1]), ([2, 3], [2]), ([6], [1, 1]), ([2, 3], [1, 1])]
+)
+def test_reshaped_tensors_have_the_sizes_of_triton(servers: Pair, x: list[int], s: list[int]) -> None:
+    inputs = [tensor(n, "FP32", z, list(range(int(np.prod(z))))) for n, z in (("x", x), ("s", s))]
+    case = HttpCase("reshaped", json.dumps({"inputs": inputs}).encode(), path="/v2/models/reshaped/infer")
+    theirs, ours = (ask(port, case) for port in servers.http)
+    require_alike("reshaped", theirs[0], ours[0])
+    if theirs[0] == 200:
+        assert sorted(outputs(*ours[1:])[0]) == sorted(outputs(*theirs[1:])[0])
+    described = [ask(port, HttpCase("", path="/v2/models/reshaped", method="GET"))[2] for port in servers.http]
+    assert json.loads(described[0])["inputs"] == json.loads(described[1])["inputs"]
 
 
 def test_sequences_have_the_states_and_controls_of_triton(servers: Pair) -> None:

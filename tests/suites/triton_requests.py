@@ -89,6 +89,20 @@ SEQUENCE_STEPS = [
 ]  # fmt: skip
 """Requests of sequences in order: the number of the sequence, and whether it starts or ends. Some are errors."""
 
+RESHAPED = """reshaped (float[N, 1, W] x, float[N] s) => (float[N, 1, W] y, float[N] t) <int64[2] axes = {1, 2}> {
+    u = Unsqueeze(s, axes) y = Add(x, u) t = Neg(s)
+}"""
+"""A model whose sizes differ from those of requests."""
+
+RESHAPED_CONFIG = """
+max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: -1 reshape { shape: [ 1, -1 ] } }
+input { name: "s" data_type: TYPE_FP32 dims: 1 reshape { } }
+output { name: "y" data_type: TYPE_FP32 dims: [ -1, 1 ] reshape { shape: [ 1, -1 ] } }
+output { name: "t" data_type: TYPE_FP32 dims: [ 1, 1 ] reshape { } }
+"""
+"""The configuration of the model with other sizes."""
+
 TEXTS = {name: HEAD + text for name, text in MODELS.items()}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from sardonyx.base.lazy_names import lazy_names
 
 PUBLIC_NAMES = {
-    "sardonyx.serve.models.batching": ["Batching"],
+    "sardonyx.serve.models.batching": ["Batching", "QueuePolicy"],
     "sardonyx.serve.models.concatenation": ["Concatenation", "SizeInput"],
     "sardonyx.serve.models.model": ["Control", "Model", "State"],
+    "sardonyx.serve.models.reshaping": ["Reshaping"],
     "sardonyx.serve.protocol.limits": ["Limits"],
     "sardonyx.serve.server": ["Server"],
 }

@@ -42,8 +42,8 @@ class Endpoint:
 
     @property
     def is_special(self) -> bool:
-        """True if answers depend on more than the inputs, or are remembered."""
-        return self.sequences is not None or self.cache is not None
+        """True if answers depend on more than the inputs, are remembered, or have other sizes than the model's."""
+        return self.sequences is not None or self.cache is not None or bool(self.model.model.reshapings)
 
     def infer(self, request: InferRequest, done: Done) -> Entry | Step | None:
         """Check a request and compute it; the request waits if the model is busy.

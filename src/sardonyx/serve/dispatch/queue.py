@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +22,7 @@ from sardonyx.serve.dispatch.plain import (
     execute_plain,
 )
 from sardonyx.serve.dispatch.run_thread import RunThread
+from sardonyx.serve.models.batching import QueuePolicy
 from sardonyx.serve.models.model import Revision, ServedModel
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
@@ -63,6 +64,7 @@ class Entry:
         done: Receives the answer.
         key: The batch key; None for a request that is never merged.
         rows: Rows of the request.
+        level: The priority that the request names, or the default of the model; 0 for none.
         priority: Smaller numbers are computed first.
         timer: Ends the wait when the time of the request is over.
         is_waiting: True until the request is computed, cancelled or expired.
@@ -70,7 +72,7 @@ class Entry:
         later: The entry in whose place the request waits once its time is over; None before.
     """
 
-    __slots__ = ("done", "is_waiting", "key", "later", "priority", "queue", "request", "rows", "timer")
+    __slots__ = ("done", "is_waiting", "key", "later", "level", "priority", "queue", "request", "rows", "timer")
 
     def __init__(self, queue: Queue, request: InferRequest, done: Done) -> None:
         self.queue = queue
@@ -78,6 +80,7 @@ class Entry:
         self.done = done
         self.key: Any = None
         self.rows = 1
+        self.level = 0
         self.priority = 0
         self.timer: asyncio.TimerHandle | None = None
         self.is_waiting = True
@@ -137,6 +140,7 @@ class Queue:
         self._collectors: dict[Any, Collector] = {}
         self._plain_from = 0
         self._untimed = 0
+        self._at_level: Counter[int] = Counter()
         self.most_requests = model.model.batching.queue_requests or limits.queue_requests
 
     def submit(self, request: InferRequest, done: Done, key: Any, rows: int) -> Entry:
@@ -154,23 +158,23 @@ class Queue:
         if self._plain:
             self._repeat_waiting()
         batching = self.model.model.batching
-        if self.waiting >= self.most_requests or self.bytes + request.size > self._limits.queue_bytes:
+        level = request.priority or batching.default_priority
+        if batching.priority_levels and request.priority > batching.priority_levels:
+            raise RequestError(
+                f"expected a priority from 0 to {batching.priority_levels}, got {request.priority}.", where="priority"
+            )
+        if self._is_full(level) or self.bytes + request.size > self._limits.queue_bytes:
             self.model.statistics.rejected += 1
             raise RequestError(
                 f"{self.waiting} requests wait for the model.", kind="exhausted", where=self.model.name,
                 remedy="Repeat the request later.", retry_after=self._retry_after(),
             )  # fmt: skip
-        priority = request.priority or batching.default_priority
-        if batching.priority_levels and request.priority > batching.priority_levels:
-            raise RequestError(
-                f"expected a priority from 0 to {batching.priority_levels}, got {request.priority}.", where="priority"
-            )
-        rest = self._rest_seconds(request)
+        rest = self._rest_seconds(request, batching.queue(level))
         if len(self._heap) > 2 * self.waiting + _KEYS:
             self._forget_removed()
         entry = Entry(self, request, done)
         entry.rows = rows
-        entry.priority = priority or _LAST_PRIORITY
+        entry.level, entry.priority = level, level or _LAST_PRIORITY
         if rest is not None:
             entry.timer = self._loop.call_later(rest, self._expire, entry)
         if key is not None:
@@ -194,21 +198,30 @@ class Queue:
                 group.append(entry)
         self.waiting += 1
         self.bytes += entry.request.size
+        if self.model.model.batching.level_queues:
+            self._at_level[entry.level] += 1
 
-    def _rest_seconds(self, request: InferRequest) -> float | None:
+    def _is_full(self, level: int) -> bool:
+        """Return True if no further request of a priority may wait."""
+        policy = self.model.model.batching.level_queues.get(level)
+        if policy is None:
+            return self.waiting >= self.most_requests
+        is_level_full = 0 < policy.queue_requests <= self._at_level[level]
+        return is_level_full or self.waiting >= self._limits.queue_requests
+
+    def _rest_seconds(self, request: InferRequest, policy: QueuePolicy) -> float | None:
         """Return the seconds that a request may still wait; None without a limit.
 
         Raises:
             RequestError: The time of the request is over: it waited for its sequence, or arrived late.
         """
-        batching = self.model.model.batching
-        timeout = batching.timeout_us
-        if request.timeout_us and batching.allows_timeout:
+        timeout = policy.timeout_us
+        if request.timeout_us and policy.allows_timeout:
             timeout = min(timeout, request.timeout_us) if timeout else request.timeout_us
         if not timeout:
             return None
         rest = timeout * 1e-6 - (time.monotonic_ns() - request.arrival) * 1e-9
-        if batching.delays:
+        if policy.delays:
             return max(rest, 0.0)
         if rest <= 0:
             self.model.statistics.expired += 1
@@ -228,7 +241,7 @@ class Queue:
         batching = self.model.model.batching
         if key is None or batching.max_delay_us or batching.timeout_us or self._number < self._plain_from:
             return None
-        if batching.concatenation is not None:
+        if batching.concatenation is not None or batching.level_queues or batching.keeps_order:
             return None
         limit = self.model.max_rows
         if limit > 1 and (rows > limit or batching.ragged == "pad"):
@@ -351,6 +364,8 @@ class Queue:
         entry.is_waiting = False
         self.waiting -= 1
         self.bytes -= entry.request.size
+        if self.model.model.batching.level_queues:
+            self._at_level[entry.level] -= 1
         if entry.timer is not None:
             entry.timer.cancel()
 
@@ -362,7 +377,7 @@ class Queue:
         self._groups = {key: group for key, group in groups.items() if group}
 
     def _expire(self, entry: Entry) -> None:
-        if entry.is_waiting and self.model.model.batching.delays:
+        if entry.is_waiting and self.model.model.batching.queue(entry.level).delays:
             self._delay_entry(entry)
         elif entry.is_waiting:
             self.remove(entry)
@@ -373,7 +388,7 @@ class Queue:
     def _delay_entry(self, entry: Entry) -> None:
         """Let a request wait behind all others."""
         later = Entry(self, entry.request, entry.done)
-        later.rows, later.priority = entry.rows, _DELAYED
+        later.rows, later.level, later.priority = entry.rows, entry.level, _DELAYED
         self.remove(entry)
         entry.later = later
         if entry.key is not None:
@@ -418,24 +433,22 @@ class Queue:
 
     def _take(self) -> list[Entry] | None:
         """Return the next batch: the first request by priority and arrival, and others of the same key."""
-        heap = self._heap
-        while heap and not heap[0][2].is_waiting:
-            heapq.heappop(heap)
-        if not heap:
+        leader = self._first()
+        if leader is None:
             self._groups.clear()
             return None
-        leader = heap[0][2]
         max_rows = self.model.max_rows if leader.key is not None else 1
         if max_rows > 1 and self._waits_for_more(leader, max_rows):
             return None
-        heapq.heappop(heap)
+        heapq.heappop(self._heap)
         self.remove(leader)
         batch, rows = [leader], leader.rows
         group = self._groups.get(leader.key)
+        is_ordered = self.model.model.batching.keeps_order
         while group:
             entry = group[0]
             if entry.is_waiting:
-                if rows + entry.rows > max_rows:
+                if rows + entry.rows > max_rows or (is_ordered and entry is not self._first()):
                     break
                 rows += entry.rows
                 self.remove(entry)
@@ -444,6 +457,13 @@ class Queue:
         if group is not None and not group:
             del self._groups[leader.key]
         return batch
+
+    def _first(self) -> Entry | None:
+        """Return the waiting request that is first by priority and arrival."""
+        heap = self._heap
+        while heap and not heap[0][2].is_waiting:
+            heapq.heappop(heap)
+        return heap[0][2] if heap else None
 
     def _waits_for_more(self, leader: Entry, max_rows: int) -> bool:
         """Return True if the batch waits by option: for more rows, until the delay of its oldest request is over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.errors import RequestError
 from sardonyx.serve.http.infer_requests import json_data
 from sardonyx.serve.http.messages import JSON, HttpResponse
-from sardonyx.serve.models.interface import Interface, Tensor
+from sardonyx.serve.models.interface import Tensor
 from sardonyx.serve.operations.parameters import require_id, set_parameters
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol import datatypes, json_codec
@@ -30,11 +30,11 @@ def generate_request(service: Service, model: str, version: str, body: bytes) ->
     value = json_codec.parse_json(body, service.limits.json_depth)
     if not isinstance(value, dict):
         raise RequestError("expected a JSON object of inputs.")
-    interface = service.host.get(model, version).model.revision.interface
+    inputs, _ = service.host.get(model, version).model.tensors()
     request = InferRequest(model, version, size=REQUEST_BYTES + len(body))
     parameters = {}
-    for name, field in _fields(value, interface):
-        tensor = interface.inputs.get(name)
+    for name, field in _fields(value, inputs):
+        tensor = inputs.get(name)
         if tensor is not None:
             request.inputs[name] = _tensor(field, tensor, service.options.strict_json)
         elif name == "id":
@@ -45,7 +45,7 @@ def generate_request(service: Service, model: str, version: str, body: bytes) ->
             parameters[name] = field
         else:
             raise RequestError(
-                f"unknown input {shortened(name)}.", where=name[:64], remedy=f"Inputs: {', '.join(interface.inputs)}."
+                f"unknown input {shortened(name)}.", where=name[:64], remedy=f"Inputs: {', '.join(inputs)}."
             )
     require_id(request.id)
     if parameters:
@@ -53,17 +53,17 @@ def generate_request(service: Service, model: str, version: str, body: bytes) ->
     return request
 
 
-def _fields(value: dict[str, Any], interface: Interface) -> Iterator[tuple[str, Any]]:
+def _fields(value: dict[str, Any], inputs: Mapping[str, Tensor]) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a request, with those of its parameters, each once."""
     inner = value.get("parameters")
-    if "parameters" in interface.inputs or inner is None:
+    if "parameters" in inputs or inner is None:
         inner = {}
     elif not isinstance(inner, dict):
         raise RequestError(f"expected an object, got {shortened(inner)}.", where="parameters")
     for name, field in value.items():
         if name in inner:
             raise RequestError("the field is among the parameters too.", where=name[:64])
-        if name != "parameters" or name in interface.inputs:
+        if name != "parameters" or name in inputs:
             yield name, field
     yield from inner.items()
 

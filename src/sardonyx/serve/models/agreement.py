@@ -22,13 +22,13 @@ def require_agreement(config: Config, session: Session, name: str) -> None:
         ModelFileError: A tensor of the configuration is unknown, or has another element type or other sizes.
         UnsupportedError: An input or output of the model is not a tensor.
     """
-    if not (config.declared or config.types or config.has_rows):
+    if not (config.declared or config.types or config.has_rows or config.optional):
         return
     interface = Interface(session.snapshot(), config.batching.concatenation)
     tensors = interface.inputs | interface.outputs
     computed = interface.computed
     where = f"{name}/config.pbtxt"
-    for tensor in {*config.declared, *config.types} - set(computed):
+    for tensor in {*config.declared, *config.types, *config.optional} - set(computed):
         if tensor not in tensors:
             raise ModelFileError(
                 f"the model has no input or output {tensor!r}.", where=where, remedy=f"It has {', '.join(tensors)}."
@@ -38,6 +38,9 @@ def require_agreement(config: Config, session: Session, name: str) -> None:
             raise ModelFileError(
                 f"expected TYPE_{tensors[tensor].datatype.name} of {tensor!r}, got TYPE_{datatype}.", where=where
             )
+    for tensor in config.optional:
+        if not tensors[tensor].is_optional:
+            raise ModelFileError(f"the model has no default for the optional input {tensor!r}.", where=where)
     _require_sizes(config.declared, tensors, where)
     if config.has_rows:
         _require_rows(interface, where)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from sardonyx.errors import OptionError
@@ -16,6 +18,30 @@ Ragged = Literal["group", "pad", "concat"]
 
 
 @dataclass(frozen=True)
+class QueuePolicy:
+    """Limits of requests that wait; the fields are those of :class:`Batching`.
+
+    Attributes:
+        timeout_us: Microseconds that a request may wait; 0 for no limit.
+        delays: True if a request whose time is over waits behind all others, rather than being refused.
+        allows_timeout: True if requests may name a shorter time.
+        queue_requests: Requests that may wait; 0 for the limit of the server.
+
+    Raises:
+        OptionError: A number is negative.
+    """
+
+    timeout_us: int = 0
+    delays: bool = False
+    allows_timeout: bool = True
+    queue_requests: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_us", "queue_requests"):
+            _require_count(getattr(self, name), name)
+
+
+@dataclass(frozen=True)
 class Batching:
     """Options of batching and queueing.
 
@@ -25,6 +51,7 @@ class Batching:
         max_rows: Largest number of rows of a batch.
         most_rows: Largest number of rows of one request; 0 for any.
         preferred_rows: Numbers of rows at which a batch does not wait for more; only of use with `max_delay_us`.
+        keeps_order: True if runs begin in the order of arrival: requests of other sizes are not overtaken.
         max_delay_us: Microseconds that a batch waits for more requests while the model is idle; 0 never waits.
         ragged: Treatment of requests with other inner sizes: ``"group"`` runs equal sizes together; ``"pad"`` is for
             models that ignore zeros at the end, which no proof covers. Sizes of outputs that are named as those of an
@@ -36,6 +63,8 @@ class Batching:
         delays: True if a request whose time is over waits behind all others, rather than being refused.
         allows_timeout: True if requests may name a shorter time.
         queue_requests: Requests that may wait for the model; 0 for the limit of the server.
+        level_queues: Policies of single priorities, in place of the four fields above; each counts the requests of its
+            priority alone.
         concatenation: The inputs that ``"concat"`` joins, and the inputs that describe their sizes.
 
     Raises:
@@ -46,6 +75,7 @@ class Batching:
     max_rows: int = 64
     most_rows: int = 0
     preferred_rows: tuple[int, ...] = ()
+    keeps_order: bool = False
     max_delay_us: int = 0
     ragged: Ragged = "group"
     priority_levels: int = 0
@@ -54,6 +84,7 @@ class Batching:
     delays: bool = False
     allows_timeout: bool = True
     queue_requests: int = 0
+    level_queues: Mapping[int, QueuePolicy] = field(default_factory=dict)
     concatenation: Concatenation | None = None
 
     def __post_init__(self) -> None:
@@ -68,5 +99,22 @@ class Batching:
             raise OptionError(f"expected at least 1 row, got {self.max_rows}.", where="batching.max_rows")
         counts = ("most_rows", "max_delay_us", "priority_levels", "default_priority", "timeout_us", "queue_requests")
         for name in counts:
-            if getattr(self, name) < 0:
-                raise OptionError(f"expected at least 0, got {getattr(self, name)}.", where=f"batching.{name}")
+            _require_count(getattr(self, name), name)
+        levels = self.priority_levels
+        for level in (*((self.default_priority,) if self.default_priority else ()), *self.level_queues):
+            if level < 1 or level > levels > 0:
+                expected = f"from 1 to {levels}" if levels else "of at least 1"
+                raise OptionError(f"expected a priority {expected}, got {level}.", where="batching.priority_levels")
+
+    @functools.cached_property
+    def _queue(self) -> QueuePolicy:
+        return QueuePolicy(self.timeout_us, self.delays, self.allows_timeout, self.queue_requests)
+
+    def queue(self, level: int) -> QueuePolicy:
+        """Return the policy of requests of a priority; 0 for requests without one."""
+        return self.level_queues.get(level, self._queue)
+
+
+def _require_count(count: int, name: str) -> None:
+    if count < 0:
+        raise OptionError(f"expected at least 0, got {count}.", where=f"batching.{name}")

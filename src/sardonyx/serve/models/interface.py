@@ -117,13 +117,6 @@ class Interface:
             self.computed[size.input] = _named(self.inputs, size.input).datatype.dtype
             del self.inputs[size.input]
 
-    def described(self) -> dict[str, Any]:
-        """Return the inputs and outputs in the form of model metadata."""
-        return {
-            key: [{"name": t.name, "datatype": t.datatype.name, "shape": t.sizes} for t in tensors.values()]
-            for key, tensors in (("inputs", self.inputs), ("outputs", self.outputs))
-        }
-
 
 def _narrowed(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return a tensor with declared sizes in place of open ones; an edit may have changed the rank."""

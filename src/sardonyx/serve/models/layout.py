@@ -151,6 +151,8 @@ def _versions(folder: Path, config: Config) -> Iterator[tuple[int, Path]]:
         if path.is_dir() and path.name.isdecimal() and len(path.name) < 19 and int(path.name) > 0:
             file = path / config.filename
             if not file.is_file():
+                if config.named_file:
+                    continue
                 models = [inner for inner in sorted(path.iterdir()) if inner.suffix in _SUFFIXES]
                 if len(models) != 1:
                     continue

@@ -16,7 +16,8 @@ from sardonyx.runtime.session import Session
 from sardonyx.runtime.snapshot import Snapshot
 from sardonyx.serve.models.batching import Batching
 from sardonyx.serve.models.concatenation import Concatenation, Feeds
-from sardonyx.serve.models.interface import Interface
+from sardonyx.serve.models.interface import Interface, Tensor
+from sardonyx.serve.models.reshaping import Reshaping
 from sardonyx.serve.models.soundness import PENDING, Verdict, batch_axis_refusal, prove
 from sardonyx.serve.observation.statistics import Statistics
 
@@ -75,6 +76,7 @@ class Model:
         warmup: Inputs of runs before the model is ready.
         config: The parsed ``config.pbtxt``, as the protocol writes it; None without one.
         declared: Sizes that requests must have where the model leaves them open, by input or output; -1 for any.
+        reshapings: Inputs and outputs whose sizes in requests and answers differ from those in the model.
     """
 
     session: Session
@@ -88,10 +90,13 @@ class Model:
     warmup: Sequence[Mapping[str, np.ndarray]] = ()
     config: Mapping[str, Any] | None = None
     declared: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    reshapings: Mapping[str, Reshaping] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.batching.concatenation is not None and (self.states or self.controls):
             raise OptionError("a model with sequences cannot have concatenated inputs.", where="batching.concatenation")
+        if self.batching.concatenation is not None and self.reshapings:
+            raise OptionError("concatenated inputs cannot be reshaped.", where="batching.concatenation")
 
 
 class Revision:
@@ -261,6 +266,18 @@ class ServedModel:
         if batching.mode == "auto" and not self._revision.verdict.is_sound:
             return 1
         return batching.max_rows
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the inputs and the outputs by name, as requests and answers have them."""
+        interface, reshapings = self.revision.interface, self.model.reshapings
+        inputs, outputs = (
+            {
+                name: reshapings[name].described(tensor) if name in reshapings else tensor
+                for name, tensor in part.items()
+            }
+            for part in (interface.inputs, interface.outputs)
+        )
+        return inputs, outputs
 
     @property
     def is_stateful(self) -> bool:

@@ -168,7 +168,7 @@ class Repository:
         model = Model(
             session, batching, number, read_labels(files), config.states, config.controls, config.idle_seconds,
             config.cached or self._options.cached, config.warmup, config.message if files.has_config else None,
-            config.declared,
+            config.declared, config.reshapings,
         )  # fmt: skip
         require_agreement(config, session, files.name)
         return ServedModel(files.name, model)

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import ModelFileError, RequestError, UnsupportedError
-from sardonyx.serve.models.batching import Batching
+from sardonyx.serve.models.batching import Batching, QueuePolicy
 from sardonyx.serve.models.concatenation import Concatenation, SizeInput, SizeKind
+from sardonyx.serve.models.config_refusals import require_served_fields
 from sardonyx.serve.models.model import Control, State
+from sardonyx.serve.models.reshaping import Reshaping
 from sardonyx.serve.protocol.datatypes import DATATYPES, Datatype
 from sardonyx.serve.protocol.messages import message_class
 from sardonyx.serve.protocol.raw_tensors import binary_tensor
@@ -31,7 +33,6 @@ _RANK = 64
 """Limit of the axes of such a tensor: that of numpy."""
 
 _CONTROL_KINDS = {0: "start", 1: "ready", 2: "end", 3: "corrid"}
-_BACKENDS = ("", "onnxruntime", "onnxruntime_onnx", "sardonyx", "sardonyx_onnx")
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,11 @@ class Config:
         label_files: The file of class names, by output.
         cached: True if answers are remembered.
         warmup: Inputs of runs before the model is ready.
-        declared: Sizes of inputs and outputs as requests have them, -1 for any.
+        declared: Sizes of inputs and outputs as the model has them, -1 for any.
+        reshapings: Inputs and outputs whose sizes in requests and answers differ from those in the model.
         types: Element types of inputs and outputs, as far as the configuration names them.
         has_rows: True if the first axis of every input and output counts rows.
+        optional: Inputs that requests need not have.
     """
 
     message: Mapping[str, Any] = field(default_factory=dict)
@@ -67,8 +70,15 @@ class Config:
     cached: bool = False
     warmup: Sequence[Mapping[str, np.ndarray]] = ()
     declared: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    reshapings: Mapping[str, Reshaping] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
     has_rows: bool = False
+    optional: Sequence[str] = ()
+
+    @property
+    def named_file(self) -> str:
+        """The model file that the configuration names; empty for none."""
+        return str(self.message.get("default_model_filename", ""))
 
 
 def read_config(path: Path, name: str) -> Config:
@@ -88,7 +98,7 @@ def read_config(path: Path, name: str) -> Config:
         if path.stat().st_size > MAX_BYTES:
             raise ModelFileError(f"expected at most {MAX_BYTES} bytes.", where=f"{name}/config.pbtxt")
         text = path.read_text(encoding="utf-8")
-        config = text_format.Parse(text, message_class("ModelConfig")(), allow_unknown_field=True)
+        config = text_format.Parse(text, message_class("ModelConfig")())
     except (OSError, ValueError, RecursionError, text_format.ParseError) as error:
         # ValueError: no UTF-8, or a number out of range.
         raise ModelFileError(f"the configuration cannot be read: {error}", where=f"{name}/config.pbtxt") from error
@@ -106,19 +116,11 @@ def parsed_config(config: Any, name: str, folder: Path) -> Config:
     where = f"{name}/config.pbtxt"
     if config.name not in ("", name):
         raise ModelFileError(f"expected the name of the folder, got {config.name!r}.", where=where)
-    if config.HasField("ensemble_scheduling") or (config.backend or config.platform) not in _BACKENDS:
-        kind = "ensemble" if config.HasField("ensemble_scheduling") else config.backend or config.platform
-        raise UnsupportedError(f"expected an ONNX model, got the backend {kind!r}.", where=where)
-    if config.model_transaction_policy.decoupled:
-        raise UnsupportedError("an ONNX model has one answer a request, not a decoupled number.", where=where)
-    for part in (*config.input, *config.output):
-        if part.HasField("reshape") and list(part.reshape.shape) != list(part.dims):
-            raise UnsupportedError(
-                f"the sizes {list(part.dims)} of {part.name!r} are to be reshaped.", where=where,
-                remedy="Put the Reshape into the model.",
-            )  # fmt: skip
+    require_served_fields(config, where)
     config.name = name
     has_rows = config.max_batch_size > 0
+    tensors = (*config.input, *config.output)
+    reshapings = {part.name: _reshaping(part, has_rows, where) for part in tensors if part.HasField("reshape")}
     sequence = config.sequence_batching if config.HasField("sequence_batching") else None
     labels = {output.name: output.label_filename for output in config.output if output.label_filename}
     return Config(
@@ -127,24 +129,37 @@ def parsed_config(config: Any, name: str, folder: Path) -> Config:
         policy=_policy(config.version_policy),
         batching=_batching(config),
         states=() if sequence is None else [_state(state, folder) for state in sequence.state],
-        controls=() if sequence is None else [_control(part) for part in sequence.control_input if part.control],
+        controls=() if sequence is None else [_control(part) for part in sequence.control_input],
         idle_seconds=(sequence.max_sequence_idle_microseconds * 1e-6 if sequence else 0) or 60.0,
         is_stateful=sequence is not None,
         label_files={output: _plain_name(file, where) for output, file in labels.items()},
         cached=config.response_cache.enable,
-        warmup=[run for part in config.model_warmup for run in _warmup(part, has_rows, folder)],
+        warmup=[
+            {name: reshapings[name].to_inner(x, name) if name in reshapings else x for name, x in run.items()}
+            for part in config.model_warmup
+            for run in _warmup(part, has_rows, folder)
+        ],
         declared={
-            part.name: (*((-1,) if has_rows else ()), *part.dims)
-            for part in (*config.input, *config.output)
+            part.name: (*((-1,) if has_rows else ()), *(part.reshape.shape if part.HasField("reshape") else part.dims))
+            for part in tensors
             if part.dims
         },
-        types={
-            part.name: _datatype(part.data_type, part.name).name
-            for part in (*config.input, *config.output)
-            if part.data_type
-        },
+        reshapings=reshapings,
+        types={part.name: _datatype(part.data_type, part.name).name for part in tensors if part.data_type},
         has_rows=has_rows,
+        optional=[part.name for part in config.input if part.optional],
     )
+
+
+def _reshaping(part: Any, has_rows: bool, where: str) -> Reshaping:
+    if not part.reshape.shape and not has_rows:
+        raise ModelFileError(f"the tensor {part.name!r} without rows cannot be reshaped to no sizes.", where=where)
+    if getattr(part, "allow_ragged_batch", False):
+        raise UnsupportedError(f"the input {part.name!r} of ragged batches cannot be reshaped.", where=where)
+    try:
+        return Reshaping(tuple(part.dims), tuple(part.reshape.shape), has_rows)
+    except ModelFileError as error:
+        raise ModelFileError(error.problem, where=f"{where}: {part.name}") from error
 
 
 def _described(config: Any) -> dict[str, Any]:
@@ -169,8 +184,6 @@ def _policy(policy: Any) -> tuple[Any, ...]:
 
 
 def _batching(config: Any) -> Batching:
-    if config.max_batch_size < 0:
-        raise ModelFileError(f"expected max_batch_size of at least 0, got {config.max_batch_size}.", where=config.name)
     concatenation = _concatenation(config)
     if concatenation is not None and config.max_batch_size == 0:
         raise ModelFileError("expected max_batch_size above 0 for inputs of ragged batches.", where=config.name)
@@ -178,20 +191,31 @@ def _batching(config: Any) -> Batching:
         # The owner says that the first axis is none of the batch; a proof on samples does not overrule this.
         return Batching(mode="off")
     options = config.dynamic_batching
-    queue = options.default_queue_policy
+    queue = _queue_policy(options.default_queue_policy)
     return Batching(
         max_rows=config.max_batch_size or 1,
         preferred_rows=tuple(options.preferred_batch_size),
+        keeps_order=options.preserve_ordering,
         max_delay_us=options.max_queue_delay_microseconds,
         priority_levels=options.priority_levels,
         default_priority=options.default_priority_level,
         most_rows=config.max_batch_size,
-        timeout_us=queue.default_timeout_microseconds,
-        delays=queue.timeout_action == _DELAY,
-        allows_timeout=queue.allow_timeout_override or not queue.default_timeout_microseconds,
-        queue_requests=queue.max_queue_size,
+        timeout_us=queue.timeout_us,
+        delays=queue.delays,
+        allows_timeout=queue.allows_timeout,
+        queue_requests=queue.queue_requests,
+        level_queues={level: _queue_policy(policy) for level, policy in options.priority_queue_policy.items()},
         ragged="group" if concatenation is None else "concat",
         concatenation=concatenation,
+    )
+
+
+def _queue_policy(policy: Any) -> QueuePolicy:
+    return QueuePolicy(
+        timeout_us=policy.default_timeout_microseconds,
+        delays=policy.timeout_action == _DELAY,
+        allows_timeout=policy.allow_timeout_override or not policy.default_timeout_microseconds,
+        queue_requests=policy.max_queue_size,
     )
 
 

@@ -22,6 +22,7 @@ from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.host import Host
 from sardonyx.serve.models.model import ServedModel
 from sardonyx.serve.models.repository import Repository
+from sardonyx.serve.models.reshaping import Reshaping, reshape_inputs, reshaped_answer
 from sardonyx.serve.observation.traces import Traces
 from sardonyx.serve.operations import live_edits
 from sardonyx.serve.operations.classification import classified
@@ -169,7 +170,10 @@ class Service:
         """
         endpoint = self.host.get(name, version)
         revision = endpoint.model.revision
-        described = revision.interface.described()
+        described = {
+            key: [{"name": t.name, "datatype": t.datatype.name, "shape": t.sizes} for t in tensors.values()]
+            for key, tensors in zip(("inputs", "outputs"), endpoint.model.tensors(), strict=True)
+        }
         if endpoint.sequences is not None:
             hidden = endpoint.sequences.hidden
             described = {key: [t for t in tensors if t["name"] not in hidden] for key, tensors in described.items()}
@@ -226,6 +230,10 @@ class Service:
                         result = error
                 inner(result)
 
+        reshapings = endpoint.model.model.reshapings
+        if reshapings:
+            reshape_inputs(request, reshapings)
+            done = _reshaping(reshapings, done)
         policy = self.options.privacy.get(endpoint.model.name)
         if policy is not None:
             return self._loop.create_task(self._infer_private(endpoint, policy, request, done))
@@ -288,7 +296,7 @@ class Service:
                 continue
             if requested.classes:
                 labels: Sequence[str] = endpoint.model.model.labels.get(output.name, ())
-                tensor = endpoint.model.revision.interface.outputs.get(output.name)
+                tensor = endpoint.model.tensors()[1].get(output.name)
                 has_rows = tensor is not None and bool(tensor.shape) and not isinstance(tensor.shape[0], int)  # type: ignore[index]
                 output.array = classified(output.array, requested.classes, labels, has_rows, output.name)
             if requested.destination is not None:
@@ -479,6 +487,20 @@ class Service:
             (settings["log_warning"], "WARNING"), (settings["log_error"], "ERROR"),
         )  # fmt: skip
         _log.setLevel(next((level for is_on, level in levels if is_on), "CRITICAL"))
+
+
+def _reshaping(reshapings: Mapping[str, Reshaping], done: Done) -> Done:
+    """Return a receiver of answers as the model gives them."""
+
+    def reshaped(result: Answer | Exception) -> None:
+        if isinstance(result, Answer):
+            try:
+                result = reshaped_answer(result, reshapings)
+            except RequestError as error:
+                result = error
+        done(result)
+
+    return reshaped
 
 
 def _trace_value(key: str, value: Any) -> Any:
