@@ -79,6 +79,10 @@ POOLED = (
 STRIDES = "g (float[1, 1, N] x, float[1, 1, 3] w) => (float y) { y = ConvTranspose <strides = [1099511627776]> (x, w) }"
 NUMBERS = "g (string[N] x) => (uint64 y) { y = Cast <to = 13> (x) }"
 
+CONDITIONED = """g (int64 n, bool c, float[A] x) => (float y, float z) {{
+    y, z = Loop <body = body (int64 i, bool go, float[A] s) => (bool again, float[A] t, float[A] row) {{
+        {unread} again = {condition} t = Neg (s) row = Identity (s) }}> (n, {c}, x) }}"""
+
 UNREAD = "g (float[A] x, int64[1] s, int64[1] e, int64[B] axes) => (float y) { y = Slice (x, s, e, axes) }"
 
 REFUSED = {
@@ -135,6 +139,10 @@ REFUSED = {
     "a window without end in the padding": (POOLED, {"x": np.ones((1, 1, 4, 4), F)}, ResourceError),
     "a stride without end": (STRIDES, {"x": np.ones((1, 1, 4), F), "w": np.ones((1, 1, 3), F)}, ResourceError),
     "scanned sequences of two lengths": (SCANNED, {"x": np.ones(2, F), "z": np.ones(3, F)}, ShapeError),
+    "a condition of several elements, in a loop that collects rows": (
+        CONDITIONED.format(c="c", unread="", condition="Cast <to = 9> (s)"),
+        {"n": np.int64(4), "c": np.array(True), "x": np.ones(2, F)}, ShapeError,
+    ),
 }  # fmt: skip
 
 
@@ -192,6 +200,16 @@ ANSWERED = {
     ),
     "a declared output shape that the result breaks": (
         "g (float[A, B] x) => (float[3, 5] y) { y = Neg (x) }", {"x": np.ones((3, 4), F)}, (3, 4),
+    ),
+    "a condition of several elements that a loop ignores": (
+        CONDITIONED.format(c="", unread="", condition="Cast <to = 9> (s)"),
+        {"n": np.int64(4), "c": np.array(True), "x": np.ones(2, F)}, (2,),
+    ),
+    "a node of a body that nothing reads": (
+        CONDITIONED.format(
+            c="c", unread="three = Constant <value_ints = [3]> () u = Reshape (s, three)", condition="Identity (go)"
+        ),
+        {"n": np.int64(4), "c": np.array(True), "x": np.ones(2, F)}, (2,),
     ),
 }  # fmt: skip
 

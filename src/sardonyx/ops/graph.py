@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import onnx_ir as ir
@@ -189,15 +189,11 @@ class PreparedGraph:
 
     def restricted_to(self, outputs: Sequence[ir.Value]) -> PreparedGraph:
         """Return the graph with other outputs, reduced to the nodes that these outputs depend on."""
-        needed, steps = set(outputs), []
-        for step in reversed(self.steps):
-            if not needed.isdisjoint(step.node.outputs):
-                needed.update(_values_read_by(step.node))
-                steps.append(step)
         narrowed = copy.copy(self)
         narrowed._constants, narrowed._last_read_values = self.constants, None
         narrowed._wide_values = None
-        narrowed.outputs, narrowed.steps = list(outputs), steps[::-1]
+        narrowed.outputs = list(outputs)
+        narrowed.steps = _needed_steps(self.steps, narrowed.outputs)
         return narrowed
 
     def between(self, sources: Sequence[str], target: str) -> Callable[..., Value]:
@@ -485,6 +481,7 @@ def prepare(model: ir.Model) -> PreparedGraph:
     preparer = Preparer(model.functions)
     imports = {canonical(domain): version for domain, version in model.graph.opset_imports.items()}
     prepared = preparer.graph(model.graph, imports)
+    _drop_unread_steps(prepared, set())
     if preparer.missing:
         listed = "; ".join(
             f"{name} at {', '.join(where[:3])}{f' and {len(where) - 3} more' if len(where) > 3 else ''}"
@@ -520,6 +517,27 @@ def _require_values(graph: ir.Graph | ir.Function, known: set[ir.Value]) -> None
         known.update(node.outputs)
     if undefined := next((value for value in graph.outputs if value not in known), None):
         raise InvalidModelError("no node computes this output.", where=str(undefined.name))
+
+
+def _needed_steps(steps: Sequence[Step], outputs: Iterable[ir.Value]) -> list[Step]:
+    """Return the steps on which the outputs depend, in order."""
+    needed, reversed_steps = set(outputs), []
+    for step in reversed(steps):
+        if not needed.isdisjoint(step.node.outputs):
+            needed.update(_values_read_by(step.node))
+            reversed_steps.append(step)
+    return reversed_steps[::-1]
+
+
+def _drop_unread_steps(graph: PreparedGraph, done: set[PreparedGraph]) -> None:
+    """Remove from bodies and functions the steps that nothing reads: compiled code does not compute them either."""
+    for step in graph.steps:
+        bodies = [body for part in step.bodies.values() for body in (part if isinstance(part, list) else [part])]
+        for nested in (*bodies, *([] if step.function is None else [step.function])):
+            if nested not in done:
+                done.add(nested)
+                nested.steps = _needed_steps(nested.steps, nested.outputs)
+                _drop_unread_steps(nested, done)
 
 
 def _last_reads(graph: PreparedGraph) -> list[tuple[ir.Value, ...]]:

@@ -234,7 +234,7 @@ class Call:
                 self._play(number, segment, {**sizes, symbol: room}, min(room, allowed))
                 break
             except Fault:
-                if env[loop] < room or room >= allowed:
+                if env.get(loop, 0) < room or room >= allowed:  # Sizes that kernels do not accept leave no count.
                     raise
                 room *= 2
         sizes[symbol] = env.pop(loop)

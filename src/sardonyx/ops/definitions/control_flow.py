@@ -35,7 +35,7 @@ def loop(count: Tensor | None = None, condition: Tensor | None = None, *state: V
         running, *rest = body(*map(_scalar_as_declared, (i, L.constant(True)), body.input_types), *carried)
         assert isinstance(running, Tensor)
         return (
-            _continue_condition(condition, L.reshape(running, ()), i),
+            _continue_condition(condition, running, i),
             list(map(_convert_optional, rest[:size], body.input_types[2:])),
             rest[size:],
         )
@@ -50,14 +50,14 @@ def loop(count: Tensor | None = None, condition: Tensor | None = None, *state: V
 
 
 def _continue_condition(condition: Tensor | None, running: Tensor, i: Tensor) -> Tensor | None:
-    """Return the continue condition; a Loop without an initial condition ignores its body's condition.
+    """Return the continue condition; a Loop without an initial condition ignores its body's condition, of any shape.
 
     Engines differ here: some stop. The iteration count is therefore static only if the condition of the body is always
     true; otherwise the result, though always true, depends on the run, and so does the count.
     """
     if condition is not None:
-        return running
-    return None if running.is_constant and bool(running.known) else i >= 0
+        return L.reshape(running, ())
+    return None if running.is_constant and bool(running.known.all()) else i >= 0
 
 
 def _scalar_as_declared(value: Tensor, declared: Type | None) -> Tensor:
