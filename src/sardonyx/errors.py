@@ -19,12 +19,12 @@ class SardonyxError(Exception):
     exit_code = 1
 
     def __init__(self, problem: str, *, where: str = "", remedy: str = "") -> None:
-        self.problem = problem
         super().__init__()
-        self.reword(where=where, remedy=remedy)
+        self.reword(problem, where=where, remedy=remedy)
 
-    def reword(self, *, where: str, remedy: str) -> None:
-        """Replace the location and the remedy, e.g. to name options as a command line spells them."""
+    def reword(self, problem: str, *, where: str, remedy: str) -> None:
+        """Replace the parts of the message, e.g. to name options as a command line spells them."""
+        self.problem = problem
         self.where = where
         self.remedy = remedy
         message = f"{where}: {self.problem}" if where else self.problem

@@ -63,6 +63,50 @@ def test_a_remedy_names_options_of_the_command(run: Run, tmp_path: Path) -> None
     assert "--tolerance: 1e-09 cannot be met" in outcome.err and "(`--keep-io`)" in outcome.err
 
 
+WRONG_OPTIONS = {
+    "quantize --drop 1": "--drop: a permitted loss needs a metric. Give `--eval`.",
+    "quantize --drop -1 --eval eval.npz": "--drop: expected a number of 0 or more",
+    "compress --drop 1 --data x.npz": "--drop: a permitted loss needs a metric. Give `--eval`",
+    "compress": "--data: expected `--data` or `--eval`, got neither",
+    "prune": "--channels, --heads, --layers, --sparsity: expected one of `--channels`, `--heads`, `--layers` and "
+    "`--sparsity`, got none. Give --channels 0.3 for smaller shapes, or --sparsity 0.5 for zeros.",
+    "factorize --rank 0.5 --energy 0.5": "--rank, --energy: expected one of `--rank` and `--energy`, got both",
+    "fp16 --block-node nope": "--block-node: unknown node",
+    "fp16 --min-positive 1 --max-finite 0.5": "--max-finite: expected a number between",
+    "merge --link a=b": "--link: unknown output",
+    "convert-opset --ir 99": "--ir: expected an IR version",
+    "convert --format foo": "--format: unknown format of model files 'foo'",
+    "convert --external-threshold -1": "--external-threshold: expected 0 bytes or more",
+    "run --provider foo": "--provider: unknown provider",
+    "run --expect x.npz": "--expect: unknown output",
+    "explain --provider foo": "--provider: unknown provider",
+    "profile --provider foo": "--provider: unknown provider",
+    "reduce --command foo": "--command: expected {model}",
+    "hub search foo": "NAME: the source 'foo' cannot be searched",
+    "train --data eval.npz --metric foo": "--metric: expected one of",
+    "train --data eval.npz --resume": "--resume: expected the folder of a checkpoint. Give `--checkpoint`.",
+    "finetune --data eval.npz --targets foo": "--targets: no parameter matches",
+}
+"""Command lines of the digits classifier → parts of the error, which names options as they are typed."""
+
+
+@pytest.mark.parametrize("line", WRONG_OPTIONS)
+def test_errors_name_options_of_the_command(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    image = demo.inputs("digits_classifier")["image"][:4]
+    np.savez("x.npz", image=image)
+    np.savez("eval.npz", image=image, labels=np.arange(4))
+    verb, *options = line.split()
+    model = demo.path("digits_classifier")
+    models = {"hub": [], "merge": [model, model]}.get(verb, [model])
+    output = [] if verb in ("run", "explain", "profile", "hub") else ["-o", "out.onnx"]
+    outcome = run(verb, *models, *options, *output)
+    assert outcome.code == 2 and not Path("out.onnx").exists()
+    assert WRONG_OPTIONS[line] in " ".join(outcome.err.split())
+
+
 def test_convert_writes_any_name_in_a_named_format(run: Run, two_layers: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.txt"
     assert run("convert", two_layers, "--format", "onnxtxt", "-o", output).code == 0

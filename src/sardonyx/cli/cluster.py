@@ -12,6 +12,8 @@ from sardonyx.compress.clustering import ClusteringReport, cluster
 
 EXAMPLE = "sardonyx cluster digits_classifier.onnx --data train.npz --bits 4 -o small.onnx"
 
+OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
+
 
 def command(
     model: ModelPath,

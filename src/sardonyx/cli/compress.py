@@ -13,10 +13,11 @@ from sardonyx.cli.output import AsJson, ModelPath, Output, console, errors, prin
 from sardonyx.compress.evidence import plain
 from sardonyx.compress.search import Budget, CompressionReport, compress
 from sardonyx.compress.search.page import write_page
-from sardonyx.errors import OptionError
 from sardonyx.model import load, require_writable
 
 EXAMPLE = "sardonyx compress digits_classifier.onnx --data train.npz --eval eval.npz --drop 2 --trials 6 -o small.onnx"
+
+OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
 
 BROKEN = 3
 """Exit code of a budget that is not kept."""
@@ -65,8 +66,6 @@ def command(
 
     Exit code 3: no model keeps the budget, and nothing is written.
     """
-    if evaluation is None and drop is not None:
-        raise OptionError("requires --eval", where="--drop", remedy="Add --eval with labelled samples, or use --sqnr.")
     if report is not None:
         require_writable(report)
     require_writable(output)

@@ -40,6 +40,8 @@ Exclude = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of random draws, orders and intervals.")]
 
+OPTIONS_OF_PARAMETERS = {"evaluate": "--eval"}
+"""Options by the parameters of the functions of compression that have other names."""
 
 _MOST_LAYERS = 20
 """Rows of a table of layers."""

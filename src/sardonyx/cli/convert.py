@@ -12,6 +12,8 @@ from sardonyx.model import load, save
 
 EXAMPLE = "sardonyx convert model.onnx -o model.onnxtxt"
 
+OPTIONS_OF_PARAMETERS = {"format": "--format"}
+
 
 def command(
     model: ModelPath,

@@ -13,6 +13,8 @@ from sardonyx.rewrite.opset import convert_opset
 
 EXAMPLE = "sardonyx convert-opset model.onnx --opset 13 -o model-13.onnx"
 
+OPTIONS_OF_PARAMETERS = {"ir_version": "--ir"}
+
 
 def command(
     model: ModelPath,

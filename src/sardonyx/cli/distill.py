@@ -12,6 +12,8 @@ from sardonyx.cli.output import AsJson, ModelPath, Output
 
 EXAMPLE = "sardonyx distill model.onnx --teacher better.onnx --data labeled.npz --epochs 3 -o small.onnx"
 
+OPTIONS_OF_PARAMETERS = training.OPTIONS_OF_PARAMETERS
+
 
 def command(
     model: ModelPath,

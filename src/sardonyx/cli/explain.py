@@ -18,6 +18,8 @@ from sardonyx.runtime import Session
 
 EXAMPLE = "sardonyx explain model.onnx --sizes N=8"
 
+OPTIONS_OF_PARAMETERS = {"providers": "--provider"}
+
 
 def command(
     model: ModelPath,

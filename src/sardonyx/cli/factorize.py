@@ -12,6 +12,8 @@ from sardonyx.compress.factorization import FactorizationReport, factorize
 
 EXAMPLE = "sardonyx factorize model.onnx --data real.npz --energy 0.95 -o small.onnx"
 
+OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
+
 
 def command(
     model: ModelPath,

@@ -12,6 +12,8 @@ from sardonyx.cli.output import AsJson, ModelPath, Output, names_in
 
 EXAMPLE = "sardonyx finetune model.onnx --lora 8 --data labeled.npz --epochs 3 -o tuned.onnx"
 
+OPTIONS_OF_PARAMETERS = {**training.OPTIONS_OF_PARAMETERS, "trainable": "--targets"}
+
 
 def command(
     model: ModelPath,

@@ -28,6 +28,13 @@ from sardonyx.model import save
 
 EXAMPLE = "sardonyx fp16 model.onnx --auto --tolerance 0.01 --inputs real.npz -o half.onnx"
 
+OPTIONS_OF_PARAMETERS = {
+    "op_block_list": "--block-op",
+    "node_block_list": "--block-node",
+    "min_positive_val": "--min-positive",
+    "max_finite_val": "--max-finite",
+}
+
 MOST_ROWS = 20
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -22,8 +23,10 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 MOST_COLUMNS = 100
 """Width of the text on wider terminals."""
 
-_PARAMETER = re.compile(r"""`(?P<quoted>\w+)`|\b(?P<name>[a-z_]+)=(?P<quote>['"])(?P<value>[^'"]*)(?P=quote)""")
-"""A parameter in the text of a remedy: `name`, or name='value'."""
+_PARAMETER = re.compile(
+    r"""`(?P<quoted>\w+)=?`|\b(?P<name>[a-z_]+)=(?:(?P<quote>['"])(?P<text>[^'"]*)(?P=quote)|(?P<number>\d+(?:\.\d+)?))"""
+)
+"""A parameter in the text of an error: `name`, name='value' or name=0.5."""
 
 MOST_INDENT = 28
 """Columns up to which descriptions start on the line of their term."""
@@ -65,11 +68,23 @@ class VerbCommand(TyperCommand):
         try:
             return super().invoke(ctx)
         except SardonyxError as error:
-            listed = (p for p in self.get_params(ctx) if p.param_type_name == "option")
-            spellings = {str(p.name): next((o for o in p.opts if o.startswith("--")), p.opts[0]) for p in listed}
-            where = spellings.get(error.where, error.where) if isinstance(error, OptionError) else error.where
-            error.reword(where=where, remedy=_as_options(error.remedy, spellings))
+            spellings = self._spellings(ctx)
+            problem, where = error.problem, error.where
+            if isinstance(error, OptionError):
+                arguments = {str(p.name): str(p.name).upper() for p in self.get_params(ctx)}
+                where = ", ".join((arguments | spellings).get(name, name) for name in where.split(", "))
+                problem = _as_options(problem, spellings)
+            error.reword(problem, where=where, remedy=_as_options(error.remedy, spellings))
             raise
+
+    def _spellings(self, ctx: Any) -> dict[str, str]:
+        """Return the options by parameter: of the verb, and of the functions of the package that the verb calls."""
+        listed = (p for p in self.get_params(ctx) if p.param_type_name == "option")
+        own = {str(p.name): next((o for o in p.opts if o.startswith("--")), p.opts[0]) for p in listed}
+        return own | getattr(self._module(), "OPTIONS_OF_PARAMETERS", {})
+
+    def _module(self) -> ModuleType:
+        return importlib.import_module(f"sardonyx.cli.{str(self.name).replace('-', '_')}")
 
     def _parsed(self, ctx: Any, args: list[str]) -> tuple[dict[str, Any], list[str]]:
         """Return the values of options, and the arguments in order."""
@@ -87,7 +102,7 @@ class VerbCommand(TyperCommand):
         """Write the help page of the verb."""
         from sardonyx.cli.parameters import parameters
 
-        module = importlib.import_module(f"sardonyx.cli.{str(self.name).replace('-', '_')}")
+        module = self._module()
         listed = list(parameters(module.command))
         arguments = [(p.spelling, p.description) for p in listed if p.is_argument]
         options = [(p.spelling, p.description) for p in listed if not p.is_argument]
@@ -134,7 +149,7 @@ def _as_options(text: str, spellings: Mapping[str, str]) -> str:
         spelling = spellings.get(match["quoted"] or match["name"])
         if spelling is None:
             return match[0]
-        return f"`{spelling}`" if match["quoted"] else f"{spelling} {match['value']}"
+        return f"`{spelling}`" if match["quoted"] else f"{spelling} {match['text'] or match['number']}"
 
     return _PARAMETER.sub(spelled, text)
 

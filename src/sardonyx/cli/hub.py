@@ -12,6 +12,8 @@ from sardonyx.errors import OptionError
 
 EXAMPLE = "sardonyx hub get file:model.onnx --lock sardonyx.lock"
 
+OPTIONS_OF_PARAMETERS = {"source": "NAME"}
+
 
 def command(
     action: Annotated[str, typer.Argument(help="search, get or list.", show_default=False)],

@@ -13,6 +13,8 @@ from sardonyx.rewrite.surgery import merge
 
 EXAMPLE = "sardonyx merge backbone.onnx head.onnx --link features=x -o whole.onnx"
 
+OPTIONS_OF_PARAMETERS = {"links": "--link"}
+
 
 def command(
     models: Annotated[list[Path], typer.Argument(help="Two models or more, in order.", show_default=False)],

@@ -23,6 +23,8 @@ from sardonyx.runtime.profiling.profile import drawn_feeds
 
 EXAMPLE = "sardonyx profile model.onnx --inputs real.npz --runs 50 --html profile.html --trace trace.json"
 
+OPTIONS_OF_PARAMETERS = {"providers": "--provider"}
+
 MOST_ROWS = 30
 
 

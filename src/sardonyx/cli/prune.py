@@ -13,6 +13,8 @@ from sardonyx.compress.pruning.prune import STEPS
 
 EXAMPLE = "sardonyx prune digits_classifier.onnx --channels 0.3 --data train.npz -o small.onnx"
 
+OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
+
 
 def command(
     model: ModelPath,

@@ -14,6 +14,8 @@ from sardonyx.compress.quantization.methods.table import METHODS
 
 EXAMPLE = "sardonyx quantize model.onnx --data real.npz -o small.onnx"
 
+OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
+
 
 def command(
     model: ModelPath,

@@ -27,6 +27,8 @@ from sardonyx.report.reduction import differs_between, fails_command, reduce
 
 EXAMPLE = "sardonyx reduce model.onnx -o small.onnx --command 'python check.py {model} {inputs}'"
 
+OPTIONS_OF_PARAMETERS = {"command": "--command"}
+
 
 def command(
     model: ModelPath,

@@ -35,6 +35,8 @@ from sardonyx.runtime.profiling.profile import drawn_feeds
 
 EXAMPLE = "sardonyx run model.onnx --inputs real.npz -o outputs.npz"
 
+OPTIONS_OF_PARAMETERS = {"providers": "--provider", "expected": "--expect"}
+
 
 def command(
     model: Annotated[Path, typer.Argument(help="The model, or a compiled file (.sdx).", show_default=False)],

@@ -11,6 +11,8 @@ from sardonyx.cli.output import AsJson, ModelPath, Output, names_in
 
 EXAMPLE = "sardonyx train model.onnx --data labeled.npz --loss cross-entropy --epochs 3 -o tuned.onnx"
 
+OPTIONS_OF_PARAMETERS = training.OPTIONS_OF_PARAMETERS
+
 
 def command(
     model: ModelPath,

@@ -52,6 +52,9 @@ MaxMemory = Annotated[
 PrecisionName = Annotated[str, typer.Option("--precision", help="float32, or bf16: products in bfloat16.")]
 Seed = Annotated[int, typer.Option(help="Seed of the order of samples and of dropout.")]
 
+OPTIONS_OF_PARAMETERS = {"metrics": "--metric", "validation": "--eval"}
+"""Options by the parameters of the trainer that have other names."""
+
 
 def bytes_of(text: str | None) -> int | None:
     """Return the bytes of ``--max-memory``; None for any.

@@ -117,16 +117,16 @@ def save(
     data = target.with_name(f"{target.name}.data") if external_file is None else target.parent / external_file
     if data.parent != target.parent or data == target:
         raise OptionError(
-            "expected the name of another file in the model's folder.", where=f"external_file={external_file!r}"
+            f"expected the name of another file in the model's folder, got {external_file!r}.", where="external_file"
         )
     if format is None:
         format = _FORMAT_OF_SUFFIX.get(target.suffix.lower(), "onnx")
     if format not in _FORMATS:
         raise OptionError(
-            f"unknown model file format; expected one of {', '.join(_FORMATS)}.", where=f"format={format!r}"
+            f"unknown format of model files {format!r}; expected one of {', '.join(_FORMATS)}.", where="format"
         )
     if external_threshold < 0:
-        raise OptionError("expected a non-negative number of bytes.", where=f"external_threshold={external_threshold}")
+        raise OptionError(f"expected 0 bytes or more, got {external_threshold}.", where="external_threshold")
     require_writable(target)
     if format != "onnx":
         _save_text(model, target, format, external_data)

@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[type[Exception], dict[str, Any], str]] = {
     "target": (OptionError, {"target": "coreml"}, "expected one of"),
     "form": (OptionError, {"form": "integer"}, "expected 'qdq'"),
     "form of 16 bits": (OptionError, {"form": "qoperator", "scheme": "w8a16"}, "static quantization to 8 bits"),
-    "drop alone": (OptionError, {"drop": 0.5}, "needs an evaluate function"),
+    "drop alone": (OptionError, {"drop": 0.5}, "a permitted loss needs a metric"),
     "scheme": (OptionError, {"scheme": "int7"}, "expected a Scheme or one of"),
     "method": (OptionError, {"method": "magic"}, "expected 'auto' or one of"),
 }

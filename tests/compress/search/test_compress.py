@@ -166,7 +166,7 @@ def evaluation(answer: Any) -> Callable[[sardonyx.Session], Any]:
 
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "nothing to judge": ({"data": None}, OptionError, "expected data or an evaluate function"),
+    "nothing to judge": ({"data": None}, OptionError, "expected `data` or `evaluate`"),
     "no sample": ({"data": []}, OptionError, "at least one sample"),
     "evaluate raises": (
         {"evaluate": evaluation(ValueError("boom")), "budget": Budget(drop=1)}, EvaluationError, "ValueError: boom"
@@ -175,7 +175,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"evaluate": evaluation(float("nan")), "budget": Budget(drop=1)}, EvaluationError, "finite number"
     ),
     "evaluate is no function": ({"evaluate": 3, "budget": Budget(drop=1)}, OptionError, "expected a function"),
-    "drop without evaluate": ({"budget": Budget(drop=1)}, OptionError, "needs an evaluate function"),
+    "drop without evaluate": ({"budget": Budget(drop=1)}, OptionError, "a permitted loss needs a metric"),
     "evaluate without drop": ({"evaluate": evaluation(90.0)}, OptionError, "largest permitted loss"),
     "drop in other units": (
         {"evaluate": evaluation(0.91), "budget": Budget(drop=0.5)}, OptionError, "half of the metric"

@@ -19,6 +19,7 @@ from sardonyx.compress.evidence import (
     Evidence,
     compare_metrics,
     output_errors,
+    require_metric,
     store,
 )
 from sardonyx.compress.quantization.calibration import Observation
@@ -122,8 +123,7 @@ def cluster(
     """
     if bits not in (4, 8) or isinstance(bits, bool):
         raise OptionError(f"expected 4 or 8, got {bits!r}.", where="bits")
-    if drop is not None and evaluate is None:
-        raise OptionError("a permitted loss needs an evaluate function.", where="drop", remedy="Give `evaluate`.")
+    require_metric(drop, evaluate)
     source = load(model)
     result = optimize(source, verify=False, passes=["inline_functions"]).model if source.functions else source
     result = copy_model(optimize(result, verify=False).model)

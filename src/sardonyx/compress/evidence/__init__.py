@@ -1,6 +1,13 @@
 """Evidence of a lossy change: errors of outputs, metrics with paired intervals, verdicts, the record in the file."""
 
-from sardonyx.compress.evidence.change import MetricChange, Verdict, compare_metrics, metric_change, standard_error
+from sardonyx.compress.evidence.change import (
+    MetricChange,
+    Verdict,
+    compare_metrics,
+    metric_change,
+    require_metric,
+    standard_error,
+)
 from sardonyx.compress.evidence.labels import read_labels, stored_metric
 from sardonyx.compress.evidence.layers import LayerError, layers_that_hurt
 from sardonyx.compress.evidence.measurement import Evaluate, Measurement, measure
@@ -38,6 +45,7 @@ __all__ = [
     "plain",
     "read_labels",
     "record_outputs",
+    "require_metric",
     "stacked_samples",
     "standard_error",
     "store",

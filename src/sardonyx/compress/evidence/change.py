@@ -79,6 +79,22 @@ def compare_metrics(
     return metric_change(first, second, drop, seed=seed)
 
 
+def require_metric(drop: float | None, evaluate: Evaluate | None) -> None:
+    """Check the largest permitted loss of a metric, ahead of long work.
+
+    Raises:
+        OptionError: There is no metric, or the loss is negative or not finite.
+    """
+    _require_drop(drop)
+    if drop is not None and evaluate is None:
+        raise OptionError("a permitted loss needs a metric.", where="drop", remedy="Give `evaluate`.")
+
+
+def _require_drop(drop: float | None) -> None:
+    if drop is not None and not 0 <= drop < float("inf"):
+        raise OptionError(f"expected a number of 0 or more, got {drop}.", where="drop")
+
+
 def metric_change(
     before: Measurement, after: Measurement, drop: float | None = None, *, comparisons: int = 1, seed: int = 0
 ) -> MetricChange:
@@ -95,8 +111,7 @@ def metric_change(
     Raises:
         OptionError: The budget is negative or not finite, or the numbers of scores differ.
     """
-    if drop is not None and not 0 <= drop < float("inf"):
-        raise OptionError(f"expected a number of 0 or more, got {drop}.", where="drop")
+    _require_drop(drop)
     loss = before.value - after.value
     interval, needed, samples = _interval(before, after, drop, 1 - (1 - CONFIDENCE) / comparisons, seed)
     bounds = None if interval is None else (-interval.high, -interval.low)

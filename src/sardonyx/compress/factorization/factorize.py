@@ -21,6 +21,7 @@ from sardonyx.compress.evidence import (
     Evidence,
     compare_metrics,
     output_errors,
+    require_metric,
     store,
 )
 from sardonyx.compress.factorization.low_rank import Spectrum
@@ -135,8 +136,7 @@ def factorize(
     _require_share("energy", energy)
     if rank is not None and energy is not None:
         raise OptionError("expected one of `rank` and `energy`, got both.", where="rank, energy")
-    if drop is not None and evaluate is None:
-        raise OptionError("a permitted loss needs an evaluate function.", where="drop", remedy="Give `evaluate`.")
+    require_metric(drop, evaluate)
     source = load(model)
     prepared = optimize(source, verify=False, passes=["inline_functions"]).model if source.functions else source
     prepared = copy_model(optimize(prepared, verify=False).model)

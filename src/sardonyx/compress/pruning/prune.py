@@ -21,6 +21,7 @@ from sardonyx.compress.evidence import (
     OutputError,
     compare_metrics,
     output_errors,
+    require_metric,
     store,
 )
 from sardonyx.compress.pruning.activations import Activations, observe
@@ -180,8 +181,7 @@ def prune(
     recover = _recovery(recover, kind, has_data=data is not None)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise OptionError(f"expected at least 1, got {steps!r}.", where="steps")
-    if drop is not None and evaluate is None:
-        raise OptionError("a permitted loss needs an evaluate function.", where="drop", remedy="Give `evaluate`.")
+    require_metric(drop, evaluate)
     source = load(model)
     prepared = optimize(source, verify=False, passes=[*exact_passes(), "inline_functions"]).model
     infer_shapes(prepared)

@@ -19,6 +19,7 @@ from sardonyx.compress.evidence import (
     compare_metrics,
     output_errors,
     record_outputs,
+    require_metric,
     stacked_samples,
     store,
 )
@@ -268,5 +269,4 @@ def _require_possible(
         raise OptionError(
             "operators on integers need static quantization to 8 bits, per tensor or channel.", where="form"
         )
-    if drop is not None and evaluate is None:
-        raise OptionError("a permitted loss needs an evaluate function.", where="drop", remedy="Give `evaluate`.")
+    require_metric(drop, evaluate)

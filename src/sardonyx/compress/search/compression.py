@@ -205,7 +205,7 @@ def _require_possible(budget: Budget, data: Data | None, evaluate: Evaluate | No
         raise OptionError(f"expected at least 1, got {trials}.", where="trials")
     if data is None and evaluate is None:
         raise OptionError(
-            "expected data or an evaluate function, got neither: nothing could be judged.",
+            "expected `data` or `evaluate`, got neither: nothing could be judged.",
             where="data",
             remedy="Give samples of real inputs.",
         )
@@ -213,7 +213,7 @@ def _require_possible(budget: Budget, data: Data | None, evaluate: Evaluate | No
         raise OptionError(f"expected a function, got {type(evaluate).__name__}.", where="evaluate")
     if budget.drop is not None and evaluate is None:
         raise OptionError(
-            "a drop of the metric needs an evaluate function.", where="drop",
+            "a permitted loss needs a metric.", where="drop",
             remedy="Give `evaluate`, or limit the error of outputs by `sqnr`.",
         )  # fmt: skip
     if evaluate is not None and budget.drop is None:
