@@ -61,3 +61,27 @@ def test_compare_accepts_sizes(run: Run, model: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "real.npz", x=np.zeros((1, 160), np.float32))
     both = run("compare", model, "--providers", "native,reference", "--sizes", "N=1", "--inputs", tmp_path / "real.npz")
     assert both.code == 2 and "the inputs determine the sizes" in both.err
+
+
+@pytest.mark.parametrize("verb", ["info", "explain", "profile", "convert-to --to stablehlo"])
+def test_unknown_sizes_are_refused(run: Run, model: Path, verb: str) -> None:
+    name, *options = verb.split()
+    outcome = run(name, model, *options, "--sizes", "K=3")
+    assert outcome.code == 2
+    assert "--sizes: unknown open size 'K'. Open sizes of the model: N, L." in " ".join(outcome.err.split())
+
+
+def test_sizes_hold_for_the_models_that_have_them(run: Run, model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.onnx"
+    onnx.save(onnx.parser.parse_model(FRAMES.replace("float[N, L]", "float[M, L]")), other)
+    infos = run("info", model, other, "--sizes", "N=2,M=3,L=160", "--json").json
+    assert [info["sizes"] for info in infos] == [{"N": 2, "L": 160}, {"M": 3, "L": 160}]
+    assert "unknown open size 'K'" in run("info", model, other, "--sizes", "K=3").err
+
+
+def test_a_size_is_inserted_into_expressions(run: Run, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 1] x) => (y) <float[1, 1] w = {2.0}> { y = MatMul(x, w) }""")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "2*N"
+    onnx.save(model, tmp_path / "double.onnx")
+    assert run("info", tmp_path / "double.onnx", "--sizes", "N=4", "--json").json["macs"] == 8

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from sardonyx.cli.output import AsJson, Sizes, console, parse_sizes, print_json, progress, report_written, write_csv
+from sardonyx.core.dim import require_symbols
 from sardonyx.errors import OptionError
-from sardonyx.model import require_writable
+from sardonyx.model import load, require_writable
 from sardonyx.report.listing import NodeRow, list_nodes, list_weights
 from sardonyx.report.quantities import print_all
 from sardonyx.report.summary import Summary, summary
 from sardonyx.report.summary_tables import nodes_table, side_by_side, sparsity_table, summary_tables, weights_table
+from sardonyx.rewrite.verify.inputs import open_sizes
 
 EXAMPLE = "sardonyx info model.onnx --sizes N=8 --nodes --weights --csv nodes.csv"
 
@@ -43,7 +45,6 @@ def command(
 
     Counts cover bodies and functions. With --sizes, the values of open sizes are inserted into all figures.
     """
-    assigned = parse_sizes(sizes)
     if len(models) > 1 and (nodes or weights or sparsity or csv is not None):
         raise OptionError(
             "expected one model",
@@ -53,8 +54,9 @@ def command(
     if csv is not None:
         require_writable(csv)
     with progress("reading", quiet=as_json):
-        infos = [summary(model, sizes=assigned) for model in models]
-        listed = list_nodes(models[0], sizes=assigned) if nodes or csv is not None else []
+        of_models = zip(models, _assigned(models, sizes), strict=True)
+        infos = [summary(model, sizes=assigned) for model, assigned in of_models]
+        listed = list_nodes(models[0], sizes=parse_sizes(sizes)) if nodes or csv is not None else []
         constants = list_weights(models[0]) if weights or sparsity else []
     if csv is not None:
         write_csv(csv, _COLUMNS, map(_cells, listed))
@@ -73,6 +75,20 @@ def command(
     )
     if csv is not None:
         report_written(csv, as_json=False)
+
+
+def _assigned(models: list[Path], sizes: list[str] | None) -> list[dict[str, int]]:
+    """Return the values of the open sizes of each model; an option is in force for the models that have the size.
+
+    Raises:
+        OptionError: No model has the size.
+    """
+    assigned = parse_sizes(sizes)
+    if len(models) == 1 or not assigned:
+        return [assigned] * len(models)
+    opened = [open_sizes(load(model)) for model in models]
+    require_symbols(assigned, dict.fromkeys(name for names in opened for name in names))
+    return [{name: size for name, size in assigned.items() if name in names} for names in opened]
 
 
 def _cells(row: NodeRow) -> list[Any]:

@@ -15,7 +15,7 @@ from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
 from sardonyx.compiler.lower.launch import Launch, Prepared, Relaid, Stage, all_launches
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.schedule.groups import Group
-from sardonyx.core.dim import Size, ceil_div, evaluate
+from sardonyx.core.dim import Size, ceil_div, evaluate, require_symbols, symbols
 from sardonyx.core.ir.graph import CLOSED, Value
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.transform.cost import cost, elements, nbytes
@@ -135,7 +135,11 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Explana
     Args:
         program: The program.
         sizes: Assumed values of open sizes; costs that depend on other open sizes are None.
+
+    Raises:
+        OptionError: A name is not an open size of the program.
     """
+    require_symbols(sizes or {}, _open_sizes(program.function.inputs), _open_sizes(program.function.values))
     explainer = _Explainer(program, sizes or {})
     interpreted = [
         InterpretedNote(_name(value), value.origin, program.grouping.host[value])
@@ -144,6 +148,11 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Explana
     ]
     kernels = tuple(explainer.note(launch) for launch in program.launches)
     return Explanation(program.target.name, program.pool.threads, kernels, tuple(interpreted))
+
+
+def _open_sizes(values: Iterable[Value]) -> list[str]:
+    sizes = (size for value in values if isinstance(value.type, TensorType) for size in value.type.shape or ())
+    return list(dict.fromkeys(name for size in sizes for name in sorted(symbols(size))))
 
 
 def _name(value: Value) -> str:

@@ -89,7 +89,7 @@ def importer_of(source: Any, name: str | None = None) -> Importer:
         chosen = next((importer for importer in IMPORTERS if importer.name == name), None)
         if chosen is None:
             names = ", ".join(importer.name for importer in IMPORTERS)
-            raise OptionError(f"unknown framework '{name}'", where="--from", remedy=f"Known are: {names}.")
+            raise OptionError(f"unknown framework '{name}'.", where="framework", remedy=f"Known are: {names}.")
         return chosen
     if isinstance(source, (str, os.PathLike)):
         return _importer_of_path(os.fspath(source))

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.convert.imported import Imported, Size
 from sardonyx.convert.proof import Proof, Sample, Witness
+from sardonyx.core.dim import require_symbols
 from sardonyx.errors import EvaluationError, ModelFileError, OptionError, SardonyxError, VerificationError
 from sardonyx.export.artifact import Artifact, Feeds, Options
 from sardonyx.export.targets import Target, exporter_of, target_of
@@ -187,18 +188,16 @@ def loaded(model: Loadable, target: Target, sizes: Mapping[str, int]) -> ir.Mode
     source = copy_model(model if isinstance(model, ir.Model) else model_io.load(model))
     require_runnable(inference.infer_shapes(source, strict=False), source.graph)
     opened = open_sizes(source)
-    if unknown := [size for size in sizes if size not in opened]:
-        known = ", ".join(opened) or "none"
-        raise OptionError(f"unknown open size '{unknown[0]}'", where="--size", remedy=f"Open sizes are: {known}.")
+    require_symbols(sizes, opened)
     if sizes:
         set_input_shapes(source, _fixed_shapes(source, sizes))
         inference.infer_shapes(source, strict=False)
         opened = open_sizes(source)
     if opened and not target.opens_sizes:
         raise OptionError(
-            f"{target.name} has no open sizes, and the model has {', '.join(opened)}",
-            where="--size",
-            remedy=f"Fix them: {' '.join(f'--size {size}=1' for size in opened)}.",
+            f"{target.name} has no open sizes, and the model has {', '.join(opened)}.",
+            where="sizes",
+            remedy=f"Give `sizes`: {', '.join(f'{size}=1' for size in opened)}.",
         )
     return source
 

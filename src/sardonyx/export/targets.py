@@ -109,7 +109,7 @@ def target_of(name: str) -> Target:
     chosen = next((target for target in TARGETS if target.name == name), None)
     if chosen is None:
         names = ", ".join(target.name for target in TARGETS)
-        raise OptionError(f"unknown target {name!r}", where="--to", remedy=f"Known are: {names}.")
+        raise OptionError(f"unknown target {name!r}.", where="target", remedy=f"Known are: {names}.")
     return chosen
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.model import Loadable
 from sardonyx.report.match import graphs, operator
-from sardonyx.report.summary import assigned_shapes, stored_bytes, type_name
+from sardonyx.report.summary import assigned_shapes, require_sizes, stored_bytes, type_name
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.arithmetic import MACS
 from sardonyx.rewrite.names import node_label
@@ -103,10 +103,12 @@ def list_nodes(source: Loadable, *, sizes: Mapping[str, int] | None = None) -> l
 
     Raises:
         ModelFileError: The model cannot be read.
+        OptionError: A name is not an open size of the model.
     """
     model = model_io.load(source)
     if model is source:
         model = model.clone()
+    require_sizes(model, sizes or {})
     inference.infer_shapes(model, strict=False, input_shapes=assigned_shapes(model, sizes) if sizes else None)
     known = Sizes(model.graph.opset_imports.get("", 1))
     return [_row(node, path, known) for path, graph in graphs(model) for node in graph]

@@ -13,12 +13,13 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.core import dim as algebra
-from sardonyx.core.dim import Size, product
+from sardonyx.core.dim import Size, product, require_symbols
 from sardonyx.model import Loadable
 from sardonyx.ops.inference import UNNAMED
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.arithmetic import MACS
-from sardonyx.rewrite.sizes import Sizes
+from sardonyx.rewrite.sizes import Sizes, parsed
+from sardonyx.rewrite.verify.inputs import declared_sizes, open_sizes
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,16 @@ def summary(source: Loadable, *, sizes: Mapping[str, int] | None = None) -> Summ
 
     Args:
         source: Anything that ``sardonyx.load`` accepts.
-        sizes: Values of named dimensions, for MACs and the memory peak; the peak assumes 1 for missing names.
+        sizes: Values of open sizes, for MACs and the memory peak; the peak assumes 1 for missing names.
 
     Raises:
         ModelFileError: The model cannot be read.
+        OptionError: A name is not an open size of the model.
     """
     model = model_io.load(source)
     if model is source:
         model = model.clone()
+    require_sizes(model, sizes or {})
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
     outputs = tuple(_port(v) for v in model.graph.outputs)
     inference.infer_shapes(model, strict=False, input_shapes=assigned_shapes(model, sizes) if sizes else None)
@@ -130,14 +133,35 @@ def summary(source: Loadable, *, sizes: Mapping[str, int] | None = None) -> Summ
     )
 
 
+def require_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    """Check that names are open sizes of inputs, or of other values with a declared type.
+
+    Raises:
+        OptionError: A name is unknown.
+    """
+    results = (value for node in model.graph.all_nodes() for value in node.outputs)
+    inner = (size for value in results for size in declared_sizes(value) or ())
+    require_symbols(sizes, open_sizes(model), (name for size in inner for name in algebra.symbols(size)))
+
+
 def assigned_shapes(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, list[int | str | None]]:
-    """Return the shapes of the inputs with assigned sizes."""
+    """Return the shapes of the inputs with assigned sizes; ``2*N`` becomes 8 for N = 4."""
     shapes: dict[str, list[int | str | None]] = {}
     for value in model.graph.inputs:
-        if value.name and value.shape is not None and any(str(dim) in sizes for dim in value.shape):
+        if value.name and value.shape is not None:
             dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-            shapes[value.name] = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in dims]
+            assigned = [_assigned(dim, sizes) if isinstance(dim, str) else dim for dim in dims]
+            if assigned != dims:
+                shapes[value.name] = assigned
     return shapes
+
+
+def _assigned(dim: str, sizes: Mapping[str, int]) -> int | str:
+    size = parsed(dim)
+    if algebra.symbols(size).isdisjoint(sizes):
+        return dim
+    assigned = algebra.substitute(size, sizes)
+    return assigned if isinstance(assigned, int) else str(assigned)
 
 
 def _bytes_on_disk(path: Path, tensors: list[ir.TensorProtocol]) -> int:

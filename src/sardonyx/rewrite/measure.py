@@ -22,7 +22,8 @@ from typing import Any, Self
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.errors import EvaluationError, MissingDependencyError, OptionError
+from sardonyx.core.dim import require_symbols
+from sardonyx.errors import EvaluationError, MissingDependencyError
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.search import Feeds, Search
@@ -293,11 +294,7 @@ def draw_at(path: str | os.PathLike[str] | ir.Model, sizes: Mapping[str, int]) -
     """
     model = _load_with_shapes(path)
     names = inputs.open_sizes(model)
-    if unknown := sorted(set(sizes) - set(names)):
-        raise OptionError(
-            f"unknown open size '{unknown[0]}'.", where="sizes",
-            remedy=f"Open sizes of the model: {', '.join(names) or 'none'}.",
-        )  # fmt: skip
+    require_symbols(sizes, names)
     whole = dict.fromkeys(names, 1) | dict(sizes)
     return inputs.draw(model, whole, seed=0), whole
 

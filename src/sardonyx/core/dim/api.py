@@ -16,14 +16,14 @@ proven not to be negative (``at_least(a, 0)``), and may be exchanged only then.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeGuard
 
 from sardonyx.core.dim import canonical_forms as forms
 from sardonyx.core.dim.bounds import NON_NEGATIVE, POSITIVE, Assumptions, Bounds, Interval, as_bounds
 from sardonyx.core.dim.equalities import DimSystem
 from sardonyx.core.dim.polynomial import MEMO_ENTRIES, Dim, Size, as_operand
-from sardonyx.errors import ShapeError
+from sardonyx.errors import OptionError, ShapeError
 
 __all__ = [
     "POSITIVE",
@@ -48,6 +48,7 @@ __all__ = [
     "is_long",
     "linear_symbol",
     "product",
+    "require_symbols",
     "simplify",
     "substitute",
     "symbols",
@@ -94,6 +95,24 @@ def linear_symbol(size: Dim) -> tuple[str, int, int] | None:
 def symbols(size: Size) -> frozenset[str]:
     """Return the names of the symbols in the size."""
     return size.symbols() if isinstance(size, Dim) else frozenset()
+
+
+def require_symbols(values: Mapping[str, int], of_inputs: Collection[str], inner: Iterable[str] = ()) -> None:
+    """Check that a caller gives values to open sizes of a model alone.
+
+    Args:
+        values: The values by name.
+        of_inputs: The names of open sizes of inputs, which the error lists.
+        inner: Names of other open sizes.
+
+    Raises:
+        OptionError: A name is unknown.
+    """
+    if unknown := sorted(values.keys() - {*of_inputs, *inner}):
+        raise OptionError(
+            f"unknown open size '{unknown[0]}'.", where="sizes",
+            remedy=f"Open sizes of the model: {', '.join(of_inputs) or 'none'}.",
+        )  # fmt: skip
 
 
 def substitute(size: Size, values: Mapping[str, Size], assumptions: Assumptions = None) -> Size:
