@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.base.extras import require
+from sardonyx.base.option_checks import require_count
 from sardonyx.distributed.image import Image
 from sardonyx.distributed.split import Pipeline
 from sardonyx.errors import ExecutionError, FeedError, OptionError
 from sardonyx.runtime.session import Session
-from sardonyx.train.option_checks import require_count
 
 
 class RayPipeline:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.base.extras import require
+from sardonyx.base.option_checks import require_count
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.train.batches import Data
 from sardonyx.train.callbacks import Moment
-from sardonyx.train.option_checks import require_count
 from sardonyx.train.trainer import Trainer
 
 Reduce = Callable[[Sequence[np.ndarray]], None]

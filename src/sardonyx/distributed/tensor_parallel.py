@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.option_checks import require_count
 from sardonyx.core.dim import Dim, linear_symbol
 from sardonyx.core.eval.substitution import Substitution
 from sardonyx.core.eval.tensor import Tensor, apply, constant
@@ -36,7 +37,6 @@ from sardonyx.rewrite.pipeline import exact_passes
 from sardonyx.rewrite.verify.search import Search
 from sardonyx.runtime.session import Session
 from sardonyx.train.forward import trace_graph
-from sardonyx.train.option_checks import require_count
 
 _MOST_WAYS = 64
 _SAMPLES = 2

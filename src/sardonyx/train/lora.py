@@ -12,12 +12,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.base.artifact_store import write_whole
+from sardonyx.base.option_checks import option, require_options
 from sardonyx.errors import ModelFileError, OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.runtime.session import Session
-from sardonyx.train.option_checks import option, require_options
 from sardonyx.train.parameters import find_parameters, fixed_shape, select_parameters
 from sardonyx.train.safetensors_files import safetensors_module
 from sardonyx.train.trainable_models import trainable_form

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from sardonyx.base.option_checks import option, require_options
 from sardonyx.core import language as L
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
@@ -14,7 +15,6 @@ from sardonyx.core.language import Tensor
 from sardonyx.errors import MissingDependencyError, OptionError
 from sardonyx.ops.definitions.counted_dropout import random_bits
 from sardonyx.train.gradient_lengths import length_of
-from sardonyx.train.option_checks import option, require_options
 
 _FIRST_STREAM = 1 << 16
 """Streams of random numbers below are those of dropout."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sardonyx.base.option_checks import option, require_count, require_options
 from sardonyx.errors import OptionError
-from sardonyx.train.option_checks import option, require_count, require_options
 
 
 @dataclass(frozen=True)

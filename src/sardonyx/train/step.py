@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, cast, get_args
 
+from sardonyx.base.option_checks import require_count, require_number
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.trace import inline, trace
@@ -24,7 +25,6 @@ from sardonyx.train.gradient_lengths import length_of, length_type
 from sardonyx.train.losses.loss import shape_of
 from sardonyx.train.optimizers import SAM, Optimizer
 from sardonyx.train.optimizers.optimizer import Slot
-from sardonyx.train.option_checks import require_count, require_number
 from sardonyx.train.privacy import Privacy, private_gradients
 from sardonyx.train.row_gradients import RowGradient, row_gradient, rows_at, with_rows
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sardonyx.base.option_checks import require_count
 from sardonyx.base.signals import interrupted_after
 from sardonyx.errors import OptionError
 from sardonyx.train.batches import Batches, Data
@@ -18,7 +19,6 @@ from sardonyx.train.callbacks import Callback, Moment, checked_callbacks, requir
 from sardonyx.train.checkpoints import checkpoint_file, read_checkpoint, write_checkpoint
 from sardonyx.train.forward import LOSS
 from sardonyx.train.history import History
-from sardonyx.train.option_checks import require_count
 from sardonyx.train.progress import progress_line
 from sardonyx.train.results import Results
 from sardonyx.train.schedules import Plateau

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.base.option_checks import require_count
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError, OptionError
@@ -27,7 +28,6 @@ from sardonyx.train.metrics import Metric, metrics_of
 from sardonyx.train.model_weights import with_inputs_as_weights
 from sardonyx.train.non_finite import first_non_finite
 from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
-from sardonyx.train.option_checks import require_count
 from sardonyx.train.parameters import find_parameters, select_parameters, selection_notes
 from sardonyx.train.privacy import Privacy
 from sardonyx.train.quantized import simulated_form

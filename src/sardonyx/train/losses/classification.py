@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sardonyx.base.option_checks import option, require_number
 from sardonyx.core import language as L
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
@@ -15,7 +16,6 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, label_shape, mean_over, shape_of
-from sardonyx.train.option_checks import option, require_number
 
 _ROUNDING = 1e-3
 """Rounding of probabilities in float16."""

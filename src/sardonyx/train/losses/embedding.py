@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sardonyx.base.option_checks import option
 from sardonyx.core import language as L
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
 from sardonyx.train.losses.classification import pair, same_shape
 from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, label_shape, mean_over, shape_of
-from sardonyx.train.option_checks import option
 
 
 @dataclass(frozen=True)

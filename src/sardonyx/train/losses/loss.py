@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from sardonyx.base.option_checks import option, require_options
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.ir import types as t
@@ -16,7 +17,6 @@ from sardonyx.core.ir.graph import fresh_symbol
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
-from sardonyx.train.option_checks import option, require_options
 
 Outputs = Mapping[str, Tensor]
 OutputTypes = Mapping[str, TensorType]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.base.option_checks import option
 from sardonyx.core import language as L
 from sardonyx.core.ir.types import TensorType
 from sardonyx.train.losses.classification import check_shares, pair, same_shape
 from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, mean_over
-from sardonyx.train.option_checks import option
 
 
 @dataclass(frozen=True)

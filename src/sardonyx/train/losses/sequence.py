@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.base.option_checks import option
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.ir import types as t
@@ -15,7 +16,6 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, label_shape, mean_over, shape_of
-from sardonyx.train.option_checks import option
 
 _IMPOSSIBLE = -1e30
 """Logarithm of the probability of an impossible path; finite, so that gradients are."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
+from sardonyx.base.option_checks import require_count, require_number
 from sardonyx.errors import MissingDependencyError, OptionError
-from sardonyx.train.option_checks import require_count, require_number
 
 
 class Detector(Protocol):

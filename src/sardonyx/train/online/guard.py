@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
+from sardonyx.base.option_checks import option, require_options
 from sardonyx.errors import OptionError
 from sardonyx.train.online.replay import Sample
-from sardonyx.train.option_checks import option, require_options
 
 Decision = Literal["publish", "wait", "undo"]
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from sardonyx.base.option_checks import require_count
 from sardonyx.errors import OptionError
-from sardonyx.train.option_checks import require_count
 
 Sample = dict[str, np.ndarray]
 """Arrays without an axis of samples, by name."""

@@ -6,12 +6,12 @@ import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sardonyx.base.option_checks import option
 from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
 from sardonyx.train.optimizers.adaptive import AdamW
 from sardonyx.train.optimizers.optimizer import Optimizer, Scalars, Slot
-from sardonyx.train.option_checks import option
 from sardonyx.train.schedules import Schedule
 
 

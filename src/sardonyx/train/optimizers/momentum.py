@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sardonyx.base.option_checks import option
 from sardonyx.core import language as L
 from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
 from sardonyx.train.optimizers.optimizer import Optimizer, Scalars, Slot
-from sardonyx.train.option_checks import option
 from sardonyx.train.schedules import Schedule
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sardonyx.base.option_checks import option, require_number, require_options
 from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
-from sardonyx.train.option_checks import option, require_number, require_options
 from sardonyx.train.schedules import Schedule
 
 Scalars = Mapping[str, Tensor]

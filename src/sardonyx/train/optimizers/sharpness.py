@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sardonyx.base.option_checks import option, require_options
 from sardonyx.errors import OptionError
 from sardonyx.train.optimizers.adaptive import AdamW
 from sardonyx.train.optimizers.optimizer import Optimizer
-from sardonyx.train.option_checks import option, require_options
 
 
 @dataclass(frozen=True)

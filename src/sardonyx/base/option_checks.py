@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import numbers
-import os
 from collections.abc import Collection
 from dataclasses import field, fields
 from typing import Any
 
-from sardonyx.errors import ModelFileError, OptionError
-from sardonyx.model import require_writable
+from sardonyx.errors import OptionError
 
 
 def require_count(value: Any, where: str, *, least: float = 1, limit: int | None = None) -> None:
@@ -30,22 +28,6 @@ def require_count(value: Any, where: str, *, least: float = 1, limit: int | None
         most = "" if limit is None else f" and below {limit:,}"
         lowest = f" of at least {least}" if math.isfinite(least) else ""
         raise OptionError(f"expected an integer{lowest}{most}, got {_shown(value)}.", where=where)
-
-
-def require_file(path: str | os.PathLike[str], where: str) -> None:
-    """Check that a file can be written or replaced, before a training.
-
-    Args:
-        path: The file.
-        where: The name of the option.
-
-    Raises:
-        OptionError: No file can be written at the path.
-    """
-    try:
-        require_writable(path)
-    except ModelFileError as error:
-        raise OptionError(f"{error.where!r} {error.problem}", where=where, remedy=error.remedy) from error
 
 
 def require_number(
