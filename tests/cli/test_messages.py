@@ -83,6 +83,20 @@ WRONG_OPTIONS = {
     "profile --provider foo": "--provider: unknown provider",
     "reduce --command foo": "--command: expected {model}",
     "hub search foo": "NAME: the source 'foo' cannot be searched",
+    "fp16 --tolerance 0.1": "--tolerance: requires --auto.",
+    "run --tolerance -1": "--tolerance: expected a number of 0 or more",
+    "run --repeat 0": "--repeat: expected an integer of at least 1, got 0",
+    "bench --seconds 0": "--seconds: expected a number above 0",
+    "bench --warmup -1": "--warmup: expected a number of at least 0",
+    "compare --providers native,reference --budget 0": "--budget: expected an integer of at least 1",
+    "compare --providers native,reference --tolerance nan": "--tolerance: expected a number of 0 or more",
+    "reduce --providers native,reference --tolerance -1": "--tolerance: expected a number of 0 or more",
+    "reduce --command true{model} --timeout 0": "--timeout: expected a number above 0",
+    "ops --domain foo": "--domain: unknown domain 'foo'. Choose from ai.onnx,",
+    "optimize --rules x.npz": "x.npz: expected an existing Python file",
+    "optimize --input-shape foo:1": "--input-shape: unknown input 'foo'. Inputs are: image.",
+    "optimize --input-shape image:1": "--input-shape: expected 4 sizes of 'image', got 1",
+    "set-shape --dynamic foo": "--dynamic: unknown input 'foo'. Inputs are: image.",
     "train --data eval.npz --metric foo": "--metric: expected one of",
     "train --data eval.npz --resume": "--resume: expected the folder of a checkpoint. Give `--checkpoint`.",
     "finetune --data eval.npz --targets foo": "--targets: no parameter matches",
@@ -100,11 +114,21 @@ def test_errors_name_options_of_the_command(
     np.savez("eval.npz", image=image, labels=np.arange(4))
     verb, *options = line.split()
     model = demo.path("digits_classifier")
-    models = {"hub": [], "merge": [model, model]}.get(verb, [model])
-    output = [] if verb in ("run", "explain", "profile", "hub") else ["-o", "out.onnx"]
+    models = {"hub": [], "ops": [], "merge": [model, model]}.get(verb, [model])
+    without = ("run", "explain", "profile", "hub", "ops", "bench", "compare")
+    output = [] if verb in without else ["-o", "out.onnx"]
     outcome = run(verb, *models, *options, *output)
     assert outcome.code == 2 and not Path("out.onnx").exists()
     assert WRONG_OPTIONS[line] in " ".join(outcome.err.split())
+
+
+@pytest.mark.parametrize("verb", ["optimize", "fp16", "quantize", "cluster", "gradient", "compile"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(run: Run, tmp_path: Path, verb: str) -> None:
+    """The model does not exist either: it would be read first."""
+    suffix = "sdx" if verb == "compile" else "onnx"
+    outcome = run(verb, tmp_path / "model.onnx", "-o", tmp_path / "missing" / f"out.{suffix}")
+    assert outcome.code == 2
+    assert f"out.{suffix}' cannot be written: its folder does not exist" in " ".join(outcome.err.split())
 
 
 def test_convert_writes_any_name_in_a_named_format(run: Run, two_layers: Path, tmp_path: Path) -> None:

@@ -143,5 +143,5 @@ def test_a_file_that_defines_nothing_is_refused(tmp_path: Path, text: str, probl
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="not an existing Python file"):
+    with pytest.raises(OptionError, match="expected an existing Python file"):
         load_operators(tmp_path / "mine.py")

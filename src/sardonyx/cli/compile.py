@@ -10,6 +10,7 @@ import typer
 from sardonyx.cli.output import AsJson, ModelPath, TimePasses, console, print_json, progress
 from sardonyx.compiler.pass_runner import recorded_pass_times
 from sardonyx.errors import OptionError
+from sardonyx.model import require_file
 from sardonyx.report.pass_times import pass_time_data, pass_time_table
 from sardonyx.report.quantities import print_all
 from sardonyx.runtime import Session
@@ -49,6 +50,9 @@ def command(
         )
     if shared is None and (header is not None or prefix is not None):
         raise OptionError("requires --shared", where="--header, --prefix", remedy="Give --shared model.so.")
+    for option, file in (("--output", output), ("--shared", shared), ("--header", header)):
+        if file is not None:
+            require_file(file, option)
     files: dict[str, Any] = {}
     with progress("compiling", quiet=as_json), recorded_pass_times(time_passes) as times:
         session = Session(model, compile="wait", threads=threads)

@@ -68,7 +68,6 @@ def command(
     """
     if report is not None:
         require_writable(report)
-    require_writable(output)
     source = load(model)
     budget = Budget(drop=drop, sqnr=sqnr, latency=latency, size=size, memory=memory, energy=energy)
     options: dict[str, Any] = {"target": target, "measured": measure, "allow_slower": allow_slower}

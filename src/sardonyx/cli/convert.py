@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, progress, report_written, require_model_suffix
+from sardonyx.cli.output import AsJson, ModelPath, progress, report_written, require_output
 from sardonyx.model import load, save
 
 EXAMPLE = "sardonyx convert model.onnx -o model.onnxtxt"
@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Write a model in another format: binary, ONNX text, protobuf text; with or without external data."""
     if form is None:
-        require_model_suffix(output)
+        require_output(output)
     with progress("converting", quiet=as_json):
         save(load(model), output, external_data=external_data, external_threshold=external_threshold, format=form)
     report_written(output, as_json=as_json)

@@ -37,6 +37,9 @@ OPTIONS_OF_PARAMETERS = {
 
 MOST_ROWS = 20
 
+_TOLERANCE = 1e-3
+"""Tolerance of ``--auto``."""
+
 
 def command(
     model: ModelPath,
@@ -45,7 +48,10 @@ def command(
     auto: Annotated[
         bool, typer.Option("--auto", help="Measure which nodes must stay in float32 for the tolerance.")
     ] = False,
-    tolerance: Annotated[float, typer.Option(help="Largest relative error of an output, with --auto.")] = 1e-3,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Largest relative error of an output, with --auto; 0.001 by default.", show_default=False),
+    ] = None,
     inputs: Annotated[Path | None, typer.Option(help="Real inputs for --auto (.npz).", show_default=False)] = None,
     keep_io_types: Annotated[
         bool, typer.Option("--keep-io", help="Keep the types of float32 inputs and outputs.")
@@ -70,8 +76,9 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it."""
-    if inputs is not None and not auto:
-        raise OptionError("requires --auto", where="--inputs", remedy="Add --auto.")
+    needless = {"--inputs": inputs, "--tolerance": tolerance}
+    if not auto and (options_of_auto := [option for option, value in needless.items() if value is not None]):
+        raise OptionError("requires --auto.", where=", ".join(options_of_auto), remedy="Add --auto.")
     operators = [*float16.DEFAULT_OP_BLOCK_LIST, *names_in(block_op)] if block_op else None
     options: dict[str, Any] = {
         "keep_io_types": keep_io_types,
@@ -86,7 +93,9 @@ def command(
             result: float16.Conversion | float16.MixedPrecision = convert(model, **options)
         else:
             kind: Literal["float16", "bfloat16"] = "bfloat16" if bfloat16 else "float16"
-            result = float16.auto_mixed_precision(model, read_inputs(inputs), tolerance, dtype=kind, **options)
+            result = float16.auto_mixed_precision(
+                model, read_inputs(inputs), _TOLERANCE if tolerance is None else tolerance, dtype=kind, **options
+            )
         save(result.model, output)
     if as_json:
         print_json({"written": str(output), **_plain(result)})

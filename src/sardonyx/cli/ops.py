@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from sardonyx.cli.output import AsJson, console, print_json
+from sardonyx.errors import OptionError
 from sardonyx.ops.support import Support, support_table
 
 EXAMPLE = "sardonyx ops --domain ai.onnx.ml"
@@ -23,7 +24,11 @@ def command(
 
     core: written over the primitives, with shapes, gradients and compiled code. host: Python over numpy.
     """
-    rows = [row for row in support_table() if domain in (None, row.domain)]
+    table_rows = support_table()
+    domains = list(dict.fromkeys(row.domain for row in table_rows))
+    if domain is not None and domain not in domains:
+        raise OptionError(f"unknown domain '{domain}'.", where="domain", remedy=f"Choose from {', '.join(domains)}.")
+    rows = [row for row in table_rows if domain in (None, row.domain)]
     if as_json:
         print_json([row.as_dict() for row in rows])
         return

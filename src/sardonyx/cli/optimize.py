@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from sardonyx import model as model_io
+from sardonyx.cli.input_shapes import parse_shapes, require_inputs
 from sardonyx.cli.output import (
     AsJson,
     ModelPath,
     OptionalOutput,
     console,
     names_in,
-    parse_shapes,
     print_json,
     progress,
     read_inputs,
@@ -77,17 +77,22 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Rewrite a model to fewer, cheaper nodes, prove the result equal, and write standard ONNX."""
+    if report is not None:
+        model_io.require_writable(report)
+    shapes = parse_shapes(input_shape, "--input-shape")
     feeds = read_inputs(inputs)
     for file in operators or ():
         load_operators(file)
     with progress("optimizing", quiet=as_json):
+        if shapes is not None:
+            require_inputs(model_io.load(model), shapes, "--input-shape")
         result = optimize(
             model,
             target=target,
             passes=None if passes is None else names_in(passes),
             skip=names_in(skip),
             skip_fuse_bn=skip_fuse_bn,
-            input_shapes=parse_shapes(input_shape),
+            input_shapes=shapes,
             inputs=feeds,
             opset=opset,
             verify=verify,

@@ -66,11 +66,11 @@ ModelPath = Annotated[
 ]
 
 
-def require_model_suffix(path: Path | None) -> Path | None:
-    """Refuse the name of a file whose suffix belongs to no form of models.
+def require_output(path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written, or whose suffix belongs to no form of models, before any work.
 
     Raises:
-        OptionError: The suffix is unknown.
+        OptionError: The suffix is unknown, or no file can be written at the path.
     """
     if path is not None and path.suffix.lower() not in MODEL_SUFFIXES:
         raise OptionError(
@@ -78,10 +78,14 @@ def require_model_suffix(path: Path | None) -> Path | None:
             where=str(path),
             remedy=f"Name a file {', '.join(filter(None, MODEL_SUFFIXES))}.",
         )
+    if path is not None:
+        from sardonyx.model import require_file
+
+        require_file(path, "--output")
     return path
 
 
-_OUTPUT = typer.Option("--output", "-o", help="The file to write.", show_default=False, callback=require_model_suffix)
+_OUTPUT = typer.Option("--output", "-o", help="The file to write.", show_default=False, callback=require_output)
 Output = Annotated[Path, _OUTPUT]
 OptionalOutput = Annotated[Path | None, _OUTPUT]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
@@ -90,8 +94,6 @@ Sizes = Annotated[
     list[str] | None,
     typer.Option("--sizes", "--size", help="Values of open sizes, N=8,S=128 (repeatable).", show_default=False),
 ]
-
-Shapes = dict[str, list[int | str | None]]
 
 
 def discard_output() -> None:
@@ -282,36 +284,3 @@ def parse_sizes(texts: Iterable[str] | None) -> dict[str, int]:
         if sizes.setdefault(name, int(number)) != int(number):
             raise OptionError(f"'{name}' occurs twice", where="--sizes")
     return sizes
-
-
-def parse_shapes(texts: Iterable[str] | None, option: str = "--input-shape") -> Shapes | None:
-    """Parse ``name:1,3,H,?`` to ``{"name": [1, 3, "H", None]}``; nothing after the colon is a scalar.
-
-    Raises:
-        OptionError: A text has no colon, a size is missing or negative, or an input occurs twice.
-    """
-    if not texts:
-        return None
-    shapes: Shapes = {}
-    for text in texts:
-        name, colon, sizes = text.rpartition(":")
-        if not colon or not name:
-            raise OptionError(f"expected NAME:1,3,H,W, got '{text}'", where=option)
-        if name in shapes:
-            raise OptionError(f"'{name}' occurs twice", where=option)
-        shapes[name] = [_size(part.strip(), option) for part in sizes.split(",")] if sizes.strip() else []
-    return shapes
-
-
-def _size(text: str, option: str) -> int | str | None:
-    if text in ("?", "-1"):
-        return None
-    if not text:
-        raise OptionError("a size is missing", where=option, remedy="Write NAME:1,3,H,W; ? means open.")
-    try:
-        number = int(text)
-    except ValueError:
-        return text
-    if number < 0:
-        raise OptionError(f"expected a size of 0 or more, got {text}", where=option, remedy="Write ? for an open size.")
-    return number

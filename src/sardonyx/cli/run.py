@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from sardonyx.base.option_checks import require_count
 from sardonyx.cli.output import (
     AsJson,
     Sizes,
@@ -23,7 +24,7 @@ from sardonyx.cli.output import (
 )
 from sardonyx.errors import OptionError
 from sardonyx.model import require_writable
-from sardonyx.report.accuracy import TOLERANCE, convert_feeds
+from sardonyx.report.accuracy import TOLERANCE, convert_feeds, require_tolerance
 from sardonyx.report.non_finite import NonFinite, non_finite
 from sardonyx.report.output_figures import OutputFigures, output_figures
 from sardonyx.report.quantities import assigned_sizes
@@ -57,7 +58,7 @@ def command(
         float, typer.Option(help="Largest difference from --expect, relative to an output's largest element.")
     ] = TOLERANCE,
     repeat: Annotated[
-        int, typer.Option(help="Run N times on the same inputs; fail if the bits of an output differ.", min=1)
+        int, typer.Option(help="Run N times on the same inputs; fail if the bits of an output differ.")
     ] = 1,
     finite: Annotated[bool, typer.Option("--finite", help="Fail if an output contains NaN or infinity.")] = False,
     provider: Annotated[
@@ -73,6 +74,8 @@ def command(
     from --expect, is not finite with --finite, or differs between the runs of --repeat, with the first node that
     differs.
     """
+    require_tolerance(tolerance)
+    require_count(repeat, "repeat")
     assigned = parse_sizes(sizes)
     if inputs is not None and assigned:
         raise OptionError("the inputs determine the sizes", where="--sizes", remedy="Omit --sizes or --inputs.")

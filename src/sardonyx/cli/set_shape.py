@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
-import onnx_ir as ir
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, Output, Shapes, names_in, parse_shapes, progress, report_written
+from sardonyx.cli.input_shapes import parse_shapes, require_inputs
+from sardonyx.cli.output import AsJson, ModelPath, Output, names_in, progress, report_written
 from sardonyx.errors import OptionError
 from sardonyx.model import load, save
 from sardonyx.rewrite.reshape_inputs import make_dynamic, set_batch, set_input_shapes
@@ -49,29 +49,17 @@ def command(
     first = None if batch is None else _number_or_name(batch)
     with progress("reshaping", quiet=as_json):
         changed = load(model)
-        _require_inputs(changed, shapes or {})
+        require_inputs(changed, shapes or {}, "--input")
         if shapes is not None:
             set_input_shapes(changed, shapes)
         if dynamic is not None:
-            make_dynamic(changed, _axes_by_input(dynamic, {str(value.name) for value in changed.graph.inputs}))
+            axes = _axes_by_input(dynamic, {str(value.name) for value in changed.graph.inputs})
+            require_inputs(changed, dict.fromkeys(axes), "--dynamic")
+            make_dynamic(changed, axes)
         if first is not None:
             set_batch(changed, first)
         save(changed, output)
     report_written(output, as_json=as_json, inputs={v.name: str(v.shape) for v in changed.graph.inputs})
-
-
-def _require_inputs(model: ir.Model, shapes: Shapes) -> None:
-    known = {str(value.name): value.shape for value in model.graph.inputs}
-    for name, sizes in shapes.items():
-        if name not in known:
-            raise OptionError(f"unknown input '{name}'", where="--input", remedy=f"Inputs are: {', '.join(known)}.")
-        shape = known[name]
-        if shape is not None and len(shape) != len(sizes):
-            raise OptionError(
-                f"expected {len(shape)} sizes of '{name}', got {len(sizes)}",
-                where="--input",
-                remedy=f"The declared shape is {shape}.",
-            )
 
 
 def _number_or_name(text: str) -> int | str:

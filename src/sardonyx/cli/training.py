@@ -112,7 +112,7 @@ def require_writable(plot: Path | None, **files: Path | None) -> None:
         MissingDependencyError: Matplotlib is not installed.
         OptionError: A file cannot be written, or the extension of the plot names no format.
     """
-    from sardonyx.train.output_files import require_file
+    from sardonyx.model import require_file
 
     for name, path in files.items():
         if path is not None:

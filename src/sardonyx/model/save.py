@@ -414,6 +414,22 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         raise ModelFileError("cannot be written: its folder is not writable.", where=str(target))
 
 
+def require_file(path: str | os.PathLike[str], where: str) -> None:
+    """Refuse a path that an option names and that no file can be written to; see :func:`require_writable`.
+
+    Args:
+        path: Path of the file to write or replace.
+        where: The name of the option.
+
+    Raises:
+        OptionError: No file can be written at the path.
+    """
+    try:
+        require_writable(path)
+    except ModelFileError as error:
+        raise OptionError(f"{error.where!r} {error.problem}", where=where, remedy=error.remedy) from error
+
+
 def _exists(target: Path) -> bool:
     try:
         target.stat()

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import OptionError, SardonyxError
 
 
 def run_file(path: Path, refusal: type[SardonyxError]) -> ModuleType:
@@ -18,11 +18,12 @@ def run_file(path: Path, refusal: type[SardonyxError]) -> ModuleType:
         refusal: The class of the error if running fails.
 
     Raises:
-        SardonyxError: The file is not a Python file, or its code raises; the message names the file and the line.
+        OptionError: The path is not that of a Python file.
+        SardonyxError: The code of the file raises; the message names the file and the line.
     """
     spec = importlib.util.spec_from_file_location(f"sardonyx_user_{path.stem}", path)
     if spec is None or spec.loader is None or not path.exists():
-        raise refusal("not an existing Python file", where=str(path))
+        raise OptionError("expected an existing Python file.", where=str(path), remedy="Its name ends in .py.")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

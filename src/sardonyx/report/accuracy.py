@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import model as model_io
+from sardonyx.base.option_checks import require_count
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable
 from sardonyx.report.match import Matching, operator
@@ -112,6 +113,16 @@ class Comparison:
         return {**asdict(self), "equal": self.equal}
 
 
+def require_tolerance(tolerance: float) -> None:
+    """Check that a tolerance is a number of 0 or more; infinity accepts every difference.
+
+    Raises:
+        OptionError: The number is negative or NaN.
+    """
+    if not tolerance >= 0:
+        raise OptionError(f"expected a number of 0 or more, got {tolerance}.", where="tolerance")
+
+
 def compare(
     a: Loadable,
     b: Loadable | None = None,
@@ -136,9 +147,12 @@ def compare(
         all_layers: Compare all layers; otherwise only if an output is beyond the tolerance, up to the first such layer.
 
     Raises:
-        OptionError: Nothing to compare, the models have no common interface, or both inputs and sizes.
+        OptionError: Nothing to compare, the models have no common interface, both inputs and sizes, or a number is out
+            of range.
         EvaluationError: A side does not run.
     """
+    require_tolerance(tolerance)
+    require_count(budget, "budget")
     if not 1 <= len(providers) <= 2 or (b is None and len(set(providers)) < 2):
         raise OptionError(
             "nothing to compare: one model on one provider", where="providers",

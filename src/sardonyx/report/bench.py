@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sardonyx.base.option_checks import require_number
 from sardonyx.compiler.executor.thread_pool import pool
 from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
 from sardonyx.report.alternation import REST_SECONDS, time_rounds
@@ -114,11 +115,13 @@ def bench(
         The figures of each set of sizes, as soon as measured.
 
     Raises:
-        OptionError: Unknown engine, both sizes and inputs, or another engine on a compiled file.
+        OptionError: Unknown engine, both sizes and inputs, another engine on a compiled file, or a time out of range.
         MissingDependencyError: An engine is not installed.
         EvaluationError: An engine does not run the model.
         UnsupportedError: The model is not compiled.
     """
+    require_number(seconds, "seconds", above=0)
+    require_number(warmup, "warmup", least=0)
     if against is None:
         against = [] if is_compiled_file(path) else ["onnxruntime"]
     if against and is_compiled_file(path):

@@ -18,8 +18,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import model as model_io
+from sardonyx.base.option_checks import require_number
 from sardonyx.errors import EvaluationError, OptionError, SardonyxError
-from sardonyx.report.accuracy import Side
+from sardonyx.report.accuracy import Side, require_tolerance
 from sardonyx.report.match import bodies_of
 from sardonyx.rewrite.surgery.extraction import extract
 from sardonyx.rewrite.verify import compare as measure
@@ -57,7 +58,11 @@ def differs_between(right: str, wrong: str, tolerance: float) -> Fails:
         right: The provider assumed to be right.
         wrong: The other provider.
         tolerance: Largest difference relative to an output's largest element.
+
+    Raises:
+        OptionError: The tolerance is negative or NaN.
     """
+    require_tolerance(tolerance)
 
     def fails(model: ir.Model, feeds: Feeds) -> str:
         try:
@@ -80,7 +85,11 @@ def fails_command(command: str, timeout: float) -> Fails:
     Args:
         command: The command; ``{model}`` and ``{inputs}`` are replaced by files (.onnx, .npz).
         timeout: Time limit in seconds; a longer run is a failure.
+
+    Raises:
+        OptionError: The command does not name the model, or the time limit is not above 0.
     """
+    require_number(timeout, "timeout", above=0)
     if "{model}" not in command:
         raise OptionError(
             "expected {model} in the command", where="command", remedy="Insert {model}, the model's file."

@@ -13,7 +13,8 @@ def load_rules(path: Path) -> list[Rule]:
     """Return the rules defined by a Python file, which is executed: load only trusted files.
 
     Raises:
-        RuleError: the file cannot be run, or defines no rule.
+        OptionError: The path is not that of a Python file.
+        RuleError: The code of the file raises, or defines no rule.
     """
     rules = [value for value in vars(run_file(path, RuleError)).values() if isinstance(value, Rule)]
     if not rules:

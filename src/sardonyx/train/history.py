@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError
-from sardonyx.train.output_files import require_file
+from sardonyx.model import require_file
 
 
 class History(Mapping[str, list[float]]):
