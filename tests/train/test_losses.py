@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
+import onnx.printer
 import pytest
 
 from sardonyx import train
@@ -155,6 +158,46 @@ def test_ctc_sums_over_all_alignments() -> None:
     direction = RNG.standard_normal(logits.shape)
     ahead, behind = (value_and_gradient(train.CTC(), logits + e * direction, feeds)[0] for e in (1e-6, -1e-6))
     assert (dy * direction).sum() == pytest.approx((ahead - behind) / 2e-6, rel=1e-5)
+
+
+def pair_model() -> onnx.ModelProto:
+    """Return one layer applied to three inputs [N, 2]: embeddings of an anchor, a near and a far sample."""
+    return onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        net (float[N, 2] a, float[N, 2] b, float[N, 2] c) => (float[N, 2] one, float[N, 2] near, float[N, 2] far)
+        <float[2, 2] w = {0.5, -0.3, 0.2, 0.9}>
+        { one = MatMul(a, w)  near = MatMul(b, w)  far = MatMul(c, w) }"""
+    )
+
+
+def test_embeddings_of_one_model_are_compared_and_the_gradient_passes_both() -> None:
+    rng = np.random.default_rng(5)
+    batch = {name: rng.standard_normal((6, 2)).astype(np.float32) for name in "abc"}
+    for loss in (train.Triplet(positive="near", negative="far"), train.Contrastive(output="one", label="near")):
+        trainer = train.Trainer(pair_model(), loss, train.SGD(0.1))
+        assert set(trainer.batch_types) == set("abc")
+        before = trainer.state()["parameter:w"].astype(np.float64)
+        numeric = np.zeros((2, 2))
+        for index in np.ndindex(2, 2):
+            values = []
+            for sign in (1, -1):
+                moved = before.copy()
+                moved[index] += sign * 1e-2
+                trainer.load_state({"parameter:w": moved.astype(np.float32)})
+                values.append(trainer.evaluate([batch])["loss"])
+            numeric[index] = (values[0] - values[1]) / 2e-2
+        trainer.load_state({"parameter:w": before.astype(np.float32)})
+        np.testing.assert_allclose(trainer.gradients(batch)["w"], numeric, rtol=5e-3, atol=1e-4)
+        start = trainer.evaluate([batch])["loss"]
+        trainer.step(batch)
+        assert trainer.evaluate([batch])["loss"] < start
+
+
+def test_an_output_of_another_kind_than_the_label_is_refused() -> None:
+    with pytest.raises(OptionError, match="has the name of an output"):
+        train.Trainer(pair_model(), train.CrossEntropy("one", label="near"))
+    renamed = onnx.parser.parse_model(onnx.printer.to_text(pair_model()).replace("near", "labels"))
+    assert "labels" in train.Trainer(renamed, train.MeanSquaredError("one")).batch_types
 
 
 def test_every_loss_has_a_name() -> None:

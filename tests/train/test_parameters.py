@@ -208,3 +208,45 @@ def test_the_ones_that_an_exporter_writes_for_a_norm_without_a_scale_stay(scale:
         onnx.numpy_helper.from_array(np.array([-1, 4]), "flat"),
     ]  # fmt: skip
     assert (scale in names(model(nodes, tensors))) == is_trained
+
+
+def test_matrices_whose_products_are_summed_are_trained() -> None:
+    nodes = [
+        node("MatMul", "x w", "h"), node("Reshape", "h heads", "r"), node("LeakyRelu", "r", "a"),
+        node("Mul", "a attention", "m"), node("ReduceSum", "m last", "s", keepdims=0),
+        node("Mul", "r mask", "k"), node("ReduceSum", "k last", "t", keepdims=0), node("Add", "s t", "y"),
+    ]  # fmt: skip
+    integers = [("heads", [-1, 4, 1, 1]), ("last", [2, 3])]
+    tensors = [onnx.numpy_helper.from_array(np.array(array), name) for name, array in integers]
+    tensors += [weight("w", 4, 4), tensor("mask", np.tri(4).reshape(1, 4, 1, 4))]
+    assert names(model(nodes, [*tensors, weight("attention", 1, 4, 1, 3)])) == {"w", "attention"}
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "is_trained"),
+    [
+        ("mixer.A_log", np.log(np.arange(1, 5) * np.ones((4, 1))), True),
+        ("val_12", np.log(np.arange(1, 5) * np.ones((4, 1))), False),
+        ("frequencies", np.arange(1, 5)[:, None] * 10.0 ** -np.arange(4), False),
+    ],
+)
+def test_matrices_of_state_space_models_are_trained(name: str, array: np.ndarray, is_trained: bool) -> None:
+    nodes = [
+        node("MatMul", "x w", "h"), node("Softplus", "h", "p"), node("Unsqueeze", "p last", "d"),
+        node("Exp", name, "e"), node("Neg", "e", "n"), node("Mul", "d n", "m"), node("Exp", "m", "decay"),
+        node("ReduceSum", "decay last", "y", keepdims=0),
+    ]  # fmt: skip
+    last = onnx.numpy_helper.from_array(np.array([-1]), "last")
+    trained = names(model(nodes, [weight("w", 4, 4), tensor(name, array), last]))
+    assert trained == {"w"} | ({name} if is_trained else set())
+
+
+def test_a_weight_keeps_its_role_if_its_type_or_sizes_are_read() -> None:
+    nodes = [
+        node("Shape", "w", "shape"), node("ConstantOfShape", "shape", "zeros"), node("MatMul", "x w", "h"),
+        node("CastLike", "g h", "c"), node("Mul", "h c", "scaled"), node("CastLike", "x w", "z"),
+        node("MatMul", "z zeros", "none"), node("Add", "scaled none", "y"),
+    ]  # fmt: skip
+    source = model(nodes, [weight("w", 4, 4), weight("g", 4)])
+    found = {one.name: (one.kind, len(one.readers)) for one in train.find_parameters(sardonyx.load(source))}
+    assert found == {"w": ("weight", 1), "g": ("norm", 1)}

@@ -318,6 +318,16 @@ def test_the_length_of_gradients_of_mixed_types_is_that_of_the_widest() -> None:
     assert np.allclose(trainer.state()["parameter:w"], [[0.3], [0.4]], rtol=1e-6)
 
 
+@pytest.mark.parametrize("optimizer", [train.SGD(1e39), train.AdamW(1e38), train.Lion(1e300)])
+@pytest.mark.filterwarnings("error")
+def test_numbers_of_a_step_beyond_float32_are_refused(optimizer: train.Optimizer) -> None:
+    trainer = train.Trainer(regression(), "mse", optimizer)
+    before = trainer.state()
+    with pytest.raises(OptionError, match="step 1 exceed the range of float32"):
+        trainer.step(points(8))
+    assert all(np.array_equal(before[name], array) for name, array in trainer.state().items())
+
+
 @pytest.mark.parametrize("steps", [0, 5])
 def test_an_overflow_of_the_squares_of_gradients_changes_nothing(steps: int) -> None:
     trainer = train.Trainer(regression(), "mse", train.Adam(0.01))

@@ -64,7 +64,7 @@ class Evaluation(TrainingStep):
             total, weight, outputs = inference.run(weights, arguments)
             loss.add(Part(total, weight))
             for mean, metric in zip(means, self._metrics, strict=True):
-                labels = batch.get(self._loss.label)
+                labels = {**outputs, **batch}.get(self._loss.label)
                 if labels is None:
                     raise OptionError(f"the loss has no label for {metric.name}.", where="metrics")
                 mean.add(metric.part(outputs[self._loss.output_name(inference.forward.outputs)], labels))
@@ -127,7 +127,7 @@ class Evaluation(TrainingStep):
             FeedError: A label is out of range.
         """
         labels = {name: batch[name] for name in self._forward.labels if name in batch}
-        self._loss.check(labels, self._forward.outputs)
+        self._check_values(labels)
 
     def sample_losses(
         self, batch: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray] | None = None

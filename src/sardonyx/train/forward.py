@@ -28,6 +28,7 @@ from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
 from sardonyx.train.losses import Loss
+from sardonyx.train.losses.loss import LABELS
 from sardonyx.train.parameters import fixed_shape
 
 BatchNormMode = Literal["train", "frozen"]
@@ -51,6 +52,7 @@ class Forward:
         statistics: Names of the running statistics that are arguments; in training the pass computes them anew.
         inputs: Names of the model's inputs.
         labels: Types of the labels by name.
+        own_labels: Labels that are outputs of the model, such as the other embeddings of a pair; batches do not hold them.
         outputs: Types of the outputs by name.
         has_key: True if a random operator reads the key.
         notes: Sentences for the user.
@@ -61,6 +63,7 @@ class Forward:
     statistics: tuple[str, ...]
     inputs: tuple[str, ...]
     labels: Mapping[str, TensorType]
+    own_labels: tuple[str, ...]
     outputs: Mapping[str, TensorType]
     has_key: bool
     notes: tuple[str, ...]
@@ -115,7 +118,9 @@ def build_forward(
         for name, value in zip(outputs[:outer], traced.results[:outer], strict=True)
         if isinstance(value.type, TensorType)
     }
-    labels = {} if loss is None else loss.labels(output_types)
+    all_labels = {} if loss is None else loss.labels(output_types)
+    own_labels = _own_labels(all_labels, output_types)
+    labels = {name: type for name, type in all_labels.items() if name not in own_labels}
     clash = set(labels) & {*fed, *arguments}
     if clash:
         raise OptionError(
@@ -136,13 +141,33 @@ def build_forward(
         }
         if loss is None:
             return [*own.values(), *results[outer:]]
-        terms = loss.terms(own, {name: by_name[name] for name in labels})  # type: ignore[misc]
+        read = {name: by_name[name] for name in labels} | {name: own[name] for name in own_labels}
+        terms = loss.terms(own, read)  # type: ignore[arg-type]
         return [terms.total, L.stop_gradient(terms.weight), *own.values(), *results[outer:]]
 
     function = simplify(trace("forward", body, all_types))
     return Forward(
-        function, tuple(parameters), tuple(statistics), tuple(fed), labels, output_types, has_key, tuple(notes)
-    )
+        function, tuple(parameters), tuple(statistics), tuple(fed), labels, own_labels, output_types, has_key,
+        tuple(notes),
+    )  # fmt: skip
+
+
+def _own_labels(labels: Mapping[str, TensorType], outputs: Mapping[str, TensorType]) -> tuple[str, ...]:
+    """Return the labels that have the names of outputs.
+
+    Raises:
+        OptionError: An output holds another kind of numbers than the label.
+    """
+    own = tuple(name for name in labels if name in outputs and name != LABELS)
+    for name in own:
+        expected, actual = labels[name].dtype, outputs[name].dtype
+        if t.kind(expected) != t.kind(actual):
+            raise OptionError(
+                f"the label {name!r} has the name of an output of {actual}, expected {expected}.",
+                where="loss",
+                remedy="Give the label another name: `label=...`.",
+            )
+    return own
 
 
 def trace_graph(model: ir.Model) -> Function:

@@ -51,10 +51,16 @@ _POSITIONS: dict[str, dict[int, Kind]] = {
 """Inputs that hold parameters, by operator."""
 
 _VIEWS = frozenset({
-    "Cast", "DequantizeLinear", "Expand", "FakeQuantize", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+    "Cast", "CastLike", "DequantizeLinear", "Expand", "FakeQuantize", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
     "Tile", "Transpose", "Unsqueeze",
 })  # fmt: skip
 """Operators that move the elements of their first input: a parameter may reach its reader through them."""
+
+_TYPE_READERS = frozenset({
+    ("CastLike", 1), ("EyeLike", 0), ("RandomNormalLike", 0), ("RandomUniformLike", 0), ("Shape", 0),
+    ("Size", 0),
+})  # fmt: skip
+"""Operators and inputs of which the type or the sizes are read, and no element."""
 
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
@@ -83,6 +89,11 @@ _LARGEST = 1e4
 
 _EXPORTED_CONSTANT = re.compile(r"(^|[/.])[Cc]onstant(_\d+)?(_output_\d+)?$")
 """Names of constants by torch's exporters and by ``sardonyx.convert``."""
+
+_COMPUTED_NAME = re.compile(r"^(/|onnx::|val_\d+$)|[Cc]onst")
+"""Names that torch's exporters give to tensors that are no parameters of a module."""
+
+_SUMS = frozenset({"ReduceMean", "ReduceSum"})
 
 PRESETS = ("biases", "norms", "last", "last:N")
 """Selections by kind, beside patterns of names."""
@@ -172,6 +183,8 @@ def _uses(value: ir.Value, constants: set[ir.Value]) -> list[_Use]:
     while pending:
         current, is_computed = pending.pop()
         for node, index in current.uses():
+            if (node.op_type, index) in _TYPE_READERS and not node.domain:
+                continue
             is_view = node.domain in ("", DOMAIN) and (
                 node.op_type == "Concat" or (node.op_type in _VIEWS and index == 0)
             )
@@ -190,6 +203,8 @@ def _kind(use: _Use, value: ir.Value) -> Kind:
     if node.op_type in _POSITIONS:
         kind = _POSITIONS[node.op_type].get(index, "constant")
         return "constant" if _is_fixed(use, kind, tensor) or (kind == "norm" and _is_neutral(value)) else kind
+    if node.op_type == "Mul" and not node.domain and _is_factor(use, value):
+        return "weight"
     if node.domain or use.is_computed:
         return "constant"
     if node.op_type in ELEMENTWISE and _is_vector(value) and not _is_raw(node.inputs[1 - index]):
@@ -249,6 +264,28 @@ def _is_grouped(node: ir.Node) -> bool:
     return plain and readers == ["Reshape"]
 
 
+def _is_factor(use: _Use, value: ir.Value) -> bool:
+    """Return True for a matrix that scales results of a layer, or whose products are summed, as in graph attention.
+
+    A matrix that the graph transforms first, as in state-space models, is a parameter unless an exporter named it.
+    """
+    tensor, other = value.const_value, use.node.inputs[1 - use.index]
+    if tensor is None or sum(size > 1 for size in fixed_shape(tensor).numpy()) < 2 or facts.is_constant(other):
+        return False
+    if not _has_fractions(tensor) or is_sinusoidal(tensor) or _is_raw(other):
+        return False
+    if use.is_computed:
+        return not _COMPUTED_NAME.search(str(value.name)) and not _has_equal_steps(tensor)
+    readers, pending = [], [use.node.outputs[0]]
+    while pending:
+        for reader, _ in pending.pop().uses():
+            if reader.op_type in _VIEWS and not reader.domain:
+                pending += reader.outputs
+            else:
+                readers.append(reader.op_type)
+    return _is_position(value, other) or (bool(readers) and set(readers) <= _SUMS)
+
+
 def _is_position(value: ir.Value, other: ir.Value | None) -> bool:
     """Return True for a matrix that is added to embeddings or to results of a layer, and is no grid of coordinates."""
     producer = None if other is None else other.producer()
@@ -280,6 +317,18 @@ def is_sinusoidal(tensor: ir.TensorProtocol | None) -> bool:
     sums, middle = rows[2:] + rows[:-2], rows[1:-1]
     # The factor is that of every row: sums[i] * middle[j] == sums[j] * middle[i], with the second row for j.
     return bool(np.abs(sums * middle[1] - sums[1] * middle).max() < 0.01)
+
+
+def _has_equal_steps(tensor: ir.TensorProtocol) -> bool:
+    """Return True for coordinates: elements whose differences along an axis are equal, and not zero."""
+    array = tensor.numpy().astype(np.float64)
+    for axis in range(array.ndim):
+        if array.shape[axis] > 2:
+            steps = np.diff(array, axis=axis)
+            first = np.take(steps, [0], axis)
+            if first.all() and np.allclose(steps, first, rtol=1e-3, atol=0):
+                return True
+    return False
 
 
 def _is_vector(value: ir.Value) -> bool:

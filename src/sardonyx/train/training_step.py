@@ -38,6 +38,8 @@ from sardonyx.train.step import Precision, Step, StepOptions, build_step, build_
 from sardonyx.train.step_programs import Reduce, StepPrograms
 from sardonyx.train.trainable_models import trainable_form
 
+_LARGEST_SCALAR = float(np.finfo(np.float32).max)
+
 
 class TrainingStep:
     """The state of a training, and its steps; for the options see :class:`.Trainer`."""
@@ -215,6 +217,10 @@ class TrainingStep:
         types = [type.dtype.numpy() for type in self._step.scalars]
         return [np.array(numbers, type) for numbers, type in zip(self._scalars(total), types, strict=True)]
 
+    def _check_values(self, labels: Mapping[str, np.ndarray]) -> None:
+        if not self._forward.own_labels:  # Values that the model computes are known in the step alone.
+            self._loss.check(labels, self._forward.outputs)
+
     def _computes(self, label: str) -> bool:
         return self._teacher is not None and label == getattr(self._loss, "teacher", None)
 
@@ -232,6 +238,7 @@ class TrainingStep:
         Raises:
             FeedError: The batch does not fit the model, or a label is out of range.
             ExecutionError: The loss is not finite; the message names the first node. The parameters are unchanged.
+            OptionError: The learning rate of the step exceeds the range of float32.
         """
         return self._train(self._checked(batch), None)
 
@@ -298,7 +305,7 @@ class TrainingStep:
             names = {info.name for info in self._teacher.get_inputs()}
             logits = self._teacher.run(None, {n: a for n, a in batch.items() if n in names})[0]
             labels[name] = as_declared(logits, self._forward.labels[name], name)
-        self._loss.check(labels, self._forward.outputs)
+        self._check_values(labels)
         feeds = {name: batch[name] for name in self._forward.inputs}
         self._last_batch = feeds, [labels[name] for name in self._forward.labels]
         arguments = [*feeds.values(), *self._last_batch[1]]
@@ -321,7 +328,14 @@ class TrainingStep:
 
     def _scalars(self, total: int | None) -> list[list[float]]:
         rate, step = self._rate(total), self._position.step + 1
-        return [group.scalars(step, rate) for group in self._groups]
+        numbers = [group.scalars(step, rate) for group in self._groups]
+        if not all(abs(number) <= _LARGEST_SCALAR for group in numbers for number in group):
+            raise OptionError(
+                f"numbers of step {step} exceed the range of float32 with a learning rate of {rate:g}.",
+                where="optimizer",
+                remedy="Use a smaller learning rate; the parameters are those before the step.",
+            )
+        return numbers
 
     def _non_finite(self, loss: float, batch: Mapping[str, np.ndarray]) -> ExecutionError:
         values = [*self._forward_arguments(), *self._arguments(dict(batch))] if batch else []

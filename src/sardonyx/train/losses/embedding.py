@@ -17,12 +17,12 @@ from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, label_
 class Triplet(Loss):
     """Margin between the distances of an anchor to a positive and to a negative embedding.
 
-    A batch holds the embeddings ``positive`` and ``negative`` of the output's shape [batch, features].
+    The embeddings ``positive`` and ``negative`` have the output's shape [batch, features].
 
     Attributes:
         margin: The margin.
-        positive: The name of the positive embeddings in a batch.
-        negative: The name of the negative embeddings in a batch.
+        positive: The name of the positive embeddings in a batch, or of an output of the model that computes them.
+        negative: As ``positive``, of the negative embeddings.
     """
 
     margin: float = option(1.0, least=0)

@@ -18,6 +18,9 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
 
+LABELS = "labels"
+"""The default name of labels, which are always read from the batch."""
+
 Outputs = Mapping[str, Tensor]
 OutputTypes = Mapping[str, TensorType]
 
@@ -40,12 +43,13 @@ class Loss(ABC):
 
     Attributes:
         output: The output of the model that the loss reads; the first floating-point output by default.
-        label: The name of the labels in a batch.
+        label: The name of the labels in a batch. If it is not the default, and an output of the model has the name,
+            the loss reads that output, and gradients reach the weights through both outputs.
         undone: The operator whose input is read if the output is its result; the loss computes the function itself.
     """
 
     output: str | None = option(None, kind=str)
-    label: str = "labels"
+    label: str = LABELS
     undone: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
