@@ -169,3 +169,18 @@ def test_weights_that_are_computed_of_constants_are_packed_once(size: int, chann
     assert "map" not in [launch.title for launch in program.launches]
     x = rng.standard_normal((2, channels, size, size)).astype(np.float32)
     assert_close(program.run([x]), computed(function, [x]))
+
+
+@pytest.mark.parametrize("window", [2, 3])
+def test_windows_over_channels_follow_a_convolution_and_a_pool(window: int) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        image = convolved(x, 20)
+        pooled = L.reduce_window("max", image, (window, window), strides=(1, 1), padding=[(0, 0)] * 2)
+        squares = L.reduce_window("add", pooled * pooled, (5, 1, 1), strides=(1,) * 3, padding=[(2, 2), (0, 0), (0, 0)])
+        return [convolved(pooled / (squares + 1), 4)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, 3, H, W))])
+    program = Program.compile(function)
+    assert titles(program).count("pooling") == 2
+    x = np.random.default_rng(3).standard_normal((2, 3, 7, 9)).astype(np.float32)
+    assert_close(program.run([x]), computed(function, [x]))
