@@ -100,3 +100,27 @@ def test_folded_batch_normalization_is_restored() -> None:
     assert losses[-1] < losses[0]
     again = sardonyx.optimize(trainer.model()).model
     assert not any(node.op_type == "BatchNormalization" for node in again.graph)
+
+
+def test_shared_vectors_and_functions_of_a_quantized_model_are_trained_apart(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "local": 1]>
+        net (float[N, 4] x) => (float[N, 4] y)
+        <int8[4, 4] w = {5, -3, 9, 2, 4, -8, 7, 6, 1, -2, 3, 4, -5, 6, 7, 8},
+         float s = {0.1}, float[4] g = {1, 1, 1, 1}>
+        { a = local.layer(x, w, s, g)  b = Relu(a)  y = local.layer(b, w, s, g) }
+        <domain: "local", opset_import: ["": 17]>
+        layer (v, w, s, g) => (r) { f = DequantizeLinear(w, s)  m = MatMul(v, f)  r = Mul(m, g) }"""
+    trainer = train.Trainer(onnx.parser.parse_model(text), "mse", train.SGD(0.05))
+    assert sorted(trainer.parameters) == ["g", "w_float"]
+    shared = text.replace("a = local.layer(x, w, s, g)", "f = DequantizeLinear(w, s)  m = MatMul(x, f)  a = Mul(m, g)")
+    shared = shared.replace("b, w, s, g", "b, u, s, g").replace(
+        "float s", "int8[4, 4] u = {" + "1, 2, 3, -4, " * 3 + "5, 6, 7, 8}, float s"
+    )
+    trainer = train.Trainer(onnx.parser.parse_model(shared), "mse", train.SGD(0.05))
+    assert len(trainer.parameters) == 4
+    x = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
+    losses = [trainer.step({"x": x, "labels": -x}) for _ in range(20)]
+    assert losses[-1] < 0.8 * losses[0]
+    assert trainer.save(tmp_path / "tuned.onnx") <= 1e-5
+    stored = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(tmp_path / "tuned.onnx").graph.initializer}
+    assert stored["w"].dtype == np.int8 and sum(array.shape == (4,) for array in stored.values()) == 2

@@ -52,7 +52,7 @@ class Forward:
         statistics: Names of the running statistics that are arguments; in training the pass computes them anew.
         inputs: Names of the model's inputs.
         labels: Types of the labels by name.
-        own_labels: Labels that are outputs of the model, such as the other embeddings of a pair; batches do not hold them.
+        own_labels: Labels that are outputs of the model, such as the other embeddings of a pair.
         outputs: Types of the outputs by name.
         has_key: True if a random operator reads the key.
         notes: Sentences for the user.

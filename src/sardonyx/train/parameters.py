@@ -51,8 +51,8 @@ _POSITIONS: dict[str, dict[int, Kind]] = {
 """Inputs that hold parameters, by operator."""
 
 _VIEWS = frozenset({
-    "Cast", "CastLike", "DequantizeLinear", "Expand", "FakeQuantize", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
-    "Tile", "Transpose", "Unsqueeze",
+    "Cast", "CastLike", "DequantizeLinear", "Expand", "FakeQuantize", "Flatten", "Identity", "Reshape", "Slice",
+    "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 })  # fmt: skip
 """Operators that move the elements of their first input: a parameter may reach its reader through them."""
 

@@ -7,7 +7,7 @@ activation. Scales and zero points stay. The trained model is the quantized mode
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from sardonyx.model.copying import copy_model
 from sardonyx.ops.definitions.counted_dropout import DOMAIN
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_label, value_names
+from sardonyx.train.trainable_models import trainable_form
 
 _WIDEST = 2.0**24
 """Codes beyond this magnitude are no exact float32; integers of 32 bits, of biases, are rounded without limits."""
@@ -54,20 +55,24 @@ class SimulatedForm:
 
     Attributes:
         source: The quantized model.
-        model: The model with floating-point weights and ``FakeQuantize``.
+        form: Its trainable form, which is saved instead if a parameter is no initializer of the source.
+        model: The form with floating-point weights and ``FakeQuantize``.
         codes: The integers by the name of the weight.
     """
 
     source: ir.Model
+    form: ir.Model
     model: ir.Model
     codes: Mapping[str, Codes]
 
     def quantized(self, weights: Mapping[str, np.ndarray]) -> ir.Model:
         """Return the quantized model with the integers of new weights, and with new tensors of other names."""
-        result = copy_model(self.source)
+        targets = {name: self.codes[name].name if name in self.codes else name for name in weights}
+        is_stored = all(name in self.source.graph.initializers for name in targets.values())
+        result = copy_model(self.source if is_stored else self.form)
         for name, array in weights.items():
             codes = self.codes.get(name)
-            target = result.graph.initializers[name if codes is None else codes.name]
+            target = result.graph.initializers[targets[name]]
             old = target.const_value
             assert old is not None
             new = np.asarray(array, old.dtype.numpy()) if codes is None else codes.of(array)
@@ -77,7 +82,10 @@ class SimulatedForm:
 
 def simulated_form(source: ir.Model) -> SimulatedForm | None:
     """Return the simulated form of a quantized model; None if no constant of integers is dequantized."""
-    model = copy_model(source)
+    if not any(node.op_type == "DequantizeLinear" and not node.domain for node in _main_nodes(source)):
+        return None
+    form = trainable_form(source)
+    model = copy_model(form)
     graph = model.graph
     fresh = Names(value_names(model))
     codes: dict[str, Codes] = {}
@@ -89,7 +97,14 @@ def simulated_form(source: ir.Model) -> SimulatedForm | None:
     for node in [node for node in graph if node.op_type == "QuantizeLinear" and not node.domain]:
         _simulate_activation(graph, node)
     graph.opset_imports[DOMAIN] = 1
-    return SimulatedForm(source, model, codes)
+    return SimulatedForm(source, form, model, codes)
+
+
+def _main_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of the main graph and of functions."""
+    yield from model.graph
+    for function in model.functions.values():
+        yield from function
 
 
 def _weight_of(node: ir.Node) -> ir.Value | None:

@@ -105,12 +105,18 @@ def _separate_vectors(model: ir.Model) -> None:
 def _layer(node: ir.Node, index: int) -> object:
     """Return the weight of the layer that reads a vector: layers with the same weight share their vectors too."""
     if node.op_type in PRODUCTS and index > 1:
-        return node.inputs[1]
+        return _stored(node.inputs[1])
     if node.op_type in ELEMENTWISE and len(node.inputs) == 2:
         other = node.inputs[1 - index]
         producer = None if other is None else other.producer()
         if producer is not None and producer.op_type in PRODUCTS:
-            return producer.inputs[1]
+            return _stored(producer.inputs[1])
     if node.op_type in NORMALIZATIONS and not node.domain:
         return node
     return None
+
+
+def _stored(weight: ir.Value | None) -> ir.Value | None:
+    """Return the codes of a weight that is dequantized, or the weight itself."""
+    producer = None if weight is None else weight.producer()
+    return weight if producer is None or producer.op_type != "DequantizeLinear" else producer.inputs[0]

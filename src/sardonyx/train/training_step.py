@@ -79,12 +79,12 @@ class TrainingStep:
         self._source = load(model)
         if weights:
             self._source = with_inputs_as_weights(self._source, weights)
-        if lora is not None and simulated_form(self._source) is not None:
+        self._quantized = simulated_form(self._source)
+        if lora is not None and self._quantized is not None:
             raise OptionError(
                 "adapters of quantized weights cannot be merged.", where="lora", remedy="Train the float model."
             )
-        self._quantized = simulated_form(self._source)
-        self._model = trainable_form(self._source if self._quantized is None else self._quantized.model)
+        self._model = trainable_form(self._source) if self._quantized is None else self._quantized.model
         self._lora, self._base = lora, self._model
         parameters = find_parameters(self._model)
         selected = [] if lora and trainable == "*" else select_parameters(parameters, trainable)
@@ -332,7 +332,7 @@ class TrainingStep:
         if not all(abs(number) <= _LARGEST_SCALAR for group in numbers for number in group):
             raise OptionError(
                 f"numbers of step {step} exceed the range of float32 with a learning rate of {rate:g}.",
-                where="optimizer",
+                where="rate",
                 remedy="Use a smaller learning rate; the parameters are those before the step.",
             )
         return numbers
