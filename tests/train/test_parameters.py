@@ -248,5 +248,5 @@ def test_a_weight_keeps_its_role_if_its_type_or_sizes_are_read() -> None:
         node("MatMul", "z zeros", "none"), node("Add", "scaled none", "y"),
     ]  # fmt: skip
     source = model(nodes, [weight("w", 4, 4), weight("g", 4)])
-    found = {one.name: (one.kind, len(one.readers)) for one in train.find_parameters(sardonyx.load(source))}
-    assert found == {"w": ("weight", 1), "g": ("norm", 1)}
+    kinds = {one.name: (one.kind, len(one.readers)) for one in train.find_parameters(sardonyx.load(source))}
+    assert kinds == {"w": ("weight", 1), "g": ("norm", 1)}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 
@@ -30,6 +31,22 @@ def test_the_step_of_a_file_is_that_of_the_trainer(tmp_path: Path) -> None:
     for name in ("parameter:conv2.weight", "statistic:bn.running_mean"):
         actual = weights[name.partition(":")[2]]
         np.testing.assert_allclose(actual, trainer.state()[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_on_images_of_open_size_is_read_back(tmp_path: Path) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> net (float[N, 1, H, W] x) => (float[N, 3] y)
+        <float[4, 1, 3, 3] w = {{{", ".join(str(i % 5 / 9 - 0.2) for i in range(36))}}},
+         float[4, 3] o = {{{"0.1, -0.2, 0.3, " * 3}1, 2, 3}}>
+        {{ c = Conv<pads = [1, 1, 1, 1]>(x, w)  p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)
+           q = GlobalAveragePool(p)  f = Flatten(q)  y = MatMul(f, o) }}"""
+    trainer = train.Trainer(onnx.parser.parse_model(text), "mse", train.SGD(0.1))
+    onnx.save(train.with_training_info(trainer), tmp_path / "training.onnx")
+    algorithm = train.TrainingAlgorithm(tmp_path / "training.onnx")
+    rng = np.random.default_rng(0)
+    for size in ((2, 1, 6, 9), (3, 1, 5, 4)):
+        batch = {"x": rng.standard_normal(size).astype(np.float32), "labels": np.ones((size[0], 3), np.float32)}
+        numbers = {"step_numbers": trainer.step_numbers()[0]}
+        assert algorithm.step({**batch, **numbers})["loss"] == pytest.approx(trainer.step(batch), rel=1e-5)
 
 
 def test_the_algorithm_is_standard_onnx() -> None:

@@ -12,6 +12,7 @@ from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.eval.tensor import broadcast_shapes, constant, function_input, sizes_of
+from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ShapeError, TypeMismatchError
@@ -93,6 +94,19 @@ def test_division_of_a_possibly_negative_size_is_not_symbolic() -> None:
     shape = L.shape_tensor(make_input(N))
     assert sizes_of((shape - 5) / 2) is None
     assert sizes_of(shape - 5) == (N - 5,)
+
+
+def test_known_elements_of_a_shape_are_known_beside_computed_ones() -> None:
+    def body(n: L.Tensor, x: L.Tensor) -> list[L.Tensor]:
+        shape = L.concat([L.size_tensor([x.shape[0], 4]), n * 2, L.constant([1], t.INT64)], 0)
+        is_large = L.reduce_sum(n) > 9  # Unknown, but no known element depends on the answer.
+        inferred = L.equal(shape, -1) & L.broadcast_to(L.reshape(is_large, (1,)), (4,))
+        first, second, third, last = L.sizes(L.where(inferred, -2, shape))
+        assert (first, second, last) == (N, 4, 1)
+        assert isinstance(third, Dim) and third.symbols() != first.symbols()  # type: ignore[union-attr]
+        return [n]
+
+    trace("shape", body, [TensorType(t.INT64, (1,)), TensorType(t.FLOAT, (N,))])
 
 
 def test_each_data_dependent_size_is_its_own_symbol() -> None:

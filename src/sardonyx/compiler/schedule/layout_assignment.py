@@ -106,7 +106,8 @@ def _may_be_blocked(grouping: Grouping, root: Value) -> bool:
     plain = {"a result", "read by contract", "read by the interpreter", "read by control flow"}
     if any(user.op == "reshape" and _joins_channels(root, shape_of(user)) for user in grouping.users[root]):
         return False
-    if any(user.op == "reduce_window" and len(user.params["window"]) != len(shape) - 2 for user in grouping.users[root]):
+    windows = [user.params["window"] for user in grouping.users[root] if user.op == "reduce_window"]
+    if any(len(window) != len(shape) - 2 for window in windows):
         return False  # LRN: windows over channels, which blocks separate.
     return not any(reader in plain for reader in grouping.consumers(root))
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from sardonyx.core.dim import Dim, Size, equal
 from sardonyx.core.eval.assumptions import find_assumption
-from sardonyx.core.eval.tensor import Tensor, bind, size_tensor, sizes_of
+from sardonyx.core.eval.tensor import Tensor, apply, bind, constant, size_tensor, sizes_of
 from sardonyx.core.ir import types as t
+from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import DType
 from sardonyx.core.language import elementwise
 from sardonyx.core.language.elementwise import cast
 from sardonyx.errors import NeedsValueError, ShapeError
+
+_ELEMENTWISE = frozenset(p.name for p in PRIMITIVES.values() if p.kind in ("unary", "binary", "ternary"))
 
 
 def static(x: Tensor, name: str = "a value") -> list[int]:
@@ -61,11 +66,49 @@ def sizes(x: Tensor, name: str = "a size") -> tuple[Size, ...]:
     values = sizes_of(x)
     if values is None:
         count = static_size(x, 0, f"the number of elements of {name}") if x.rank else 1
-        values = tuple(bind(x, (i,) if x.rank else ()) for i in range(count))
+        values = tuple(_known_element(x, i) if x.rank else bind(x, ()) for i in range(count))
     for size in values:
         if isinstance(size, int) and size < 0:
             raise ShapeError(f"{name} is {size}.", remedy="Give a size that is not negative.")
     return values
+
+
+def _known_element(x: Tensor, index: int) -> Size:
+    """Return an element of a vector as a size; a fresh symbol if the element is unknown."""
+    element = _element(x, index)
+    values = None if element is None else sizes_of(element)
+    return bind(x, (index,)) if values is None else values[0]
+
+
+def _element(x: Tensor, index: int) -> Tensor | None:
+    """Return an element of a vector, of which other elements are unknown, as a vector; None if it is unknown too."""
+    values = sizes_of(x)
+    if values is not None:
+        return size_tensor([values[index]], dtype=x.dtype)
+    if x.is_constant:
+        return constant(x.known[index : index + 1], x.dtype)
+    operands: list[Tensor] = list(x.operands)  # type: ignore[arg-type]
+    if x.op == "concat":
+        for operand in operands:
+            size = operand.shape[0]
+            if not isinstance(size, int):
+                return None
+            if index < size:
+                return _element(operand, index)
+            index -= size
+    if x.op == "broadcast":
+        return _element(operands[0], 0 if operands[0].shape == (1,) else index)
+    if x.op == "select" and (condition := _element(operands[0], index)) is not None and condition.is_constant:
+        return _element(operands[1 if condition.known.all() else 2], index)
+    if x.op not in _ELEMENTWISE:
+        return None
+    parts = [_element(operand, index) for operand in operands]
+    known = [part for part in parts if part is not None]
+    if x.op in ("and", "or"):
+        decides = x.op == "or"  # False decides a conjunction, and True a disjunction, whatever the other operand is.
+        if any(part.is_constant and bool(part.known.all()) == decides for part in known):
+            return constant(np.array([decides]))
+    return apply(x.op, *known, **x.params) if len(known) == len(parts) else None
 
 
 def static_size(x: Tensor, axis: int, name: str) -> int:
