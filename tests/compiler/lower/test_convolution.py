@@ -184,3 +184,30 @@ def test_windows_over_channels_follow_a_convolution_and_a_pool(window: int) -> N
     assert titles(program).count("pooling") == 2
     x = np.random.default_rng(3).standard_normal((2, 3, 7, 9)).astype(np.float32)
     assert_close(program.run([x]), computed(function, [x]))
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups"), [(6, 15, 3), (34, 2, 2), (68, 12, 4), (20, 20, 20), (32, 32, 8), (8, 160, 8)]
+)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_nan_and_infinity_stay_in_their_group(
+    channels: int, filters: int, groups: int, stride: int, is_open: bool
+) -> None:
+    rng = np.random.default_rng([channels, filters])
+    weights = rng.standard_normal((filters, channels // groups, 3, 2)).astype(np.float32)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        padding = [(1, 1), (0, 1)]
+        return [L.convolve(x, constant(weights), strides=[stride, 1], padding=padding, groups=groups)]
+
+    sizes = (N, channels, H, W) if is_open else (2, channels, 7, 23)
+    function = trace("f", body, [TensorType(t.FLOAT, sizes)])
+    program = Program.compile(function)
+    x = rng.standard_normal((2, channels, 7, 23)).astype(np.float32)
+    for value in (np.nan, np.inf, -np.inf):
+        for at in ((0, 0, 0, 0), (1, channels // 2, 3, 11), (1, channels - 1, 6, 22)):
+            y = x.copy()
+            y[at] = value
+            (actual,), (expected,) = program.run([y]), computed(function, [y])
+            np.testing.assert_allclose(actual, expected, atol=1e-4)

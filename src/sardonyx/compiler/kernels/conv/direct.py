@@ -6,7 +6,7 @@ the loop over taps skips rows above and below the image, and positions left and 
 block of zeros.
 
 Groups of channels need no form of their own: a group of output blocks reads a run of input blocks with all channels of
-its groups, and weights are zero for the channels of other groups.
+its groups, and weights are zero for the channels of other groups (:mod:`.group_isolation`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from sardonyx.compiler.codegen.integer_dot import dot_add, each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue
+from sardonyx.compiler.kernels.conv.group_isolation import isolate_groups
 from sardonyx.compiler.kernels.conv.weight_layouts import CORRECTION_INDICES
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Phase, Row, Sweep, block_of, steps
 from sardonyx.compiler.llvm.ir_builder import Variable, vector
@@ -113,6 +114,8 @@ class DirectConvolution:
             with self.sweep.lines(row, plane, self.element, self.slice_step, self.row_step) as (line, tap):
                 of_row = e.address(packed, self.element, e.mul(tap, tile.inner * vectors))
                 self._taps(width, line, of_row, lowest, channels, sums, guarded)
+        if tile.groups > 1 and tile.dot_width == 1:
+            isolate_groups(self, row, image, weights, lowest, sums)
         if tile.corrects_overflow and self.sweep.sees_all_taps:
             self._correct_overflow(row, image, lowest, sums, guarded)
         for b in range(len(types)):
