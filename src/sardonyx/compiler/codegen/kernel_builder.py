@@ -85,6 +85,10 @@ class Gated:
     prefetch: Callable[[tuple[Index, ...]], None]
 
 
+_OUTLINED = "outlined."
+"""Prefix of the names of outlined functions until the kernel has its name."""
+
+
 class Neighbours:
     """Queue of adjacent results that are stored by one call."""
 
@@ -128,6 +132,7 @@ class Kernel:
         self.neighbours: Neighbours | None = None
         self._buffers: list[bool] = []
         self._sizes: dict[Size, str] = {}
+        self._outlined: dict[str, str] = {}
 
     def buffer(self, *, shared: bool = False) -> str:
         """Add a buffer argument and return its pointer.
@@ -137,6 +142,26 @@ class Kernel:
         """
         self._buffers.append(shared)
         return f"%b{len(self._buffers) - 1}"
+
+    @contextmanager
+    def outlined(self, stem: str, parameters: Sequence[tuple[str, str]]) -> Iterator[Emitter]:
+        """Write a function of its own for rare work, whose registers the kernel's loops need; yield its IR builder.
+
+        Args:
+            stem: Name of the function for :meth:`call_outlined`.
+            parameters: LLVM types and names, with ``%``.
+        """
+        e = Emitter(converts_halves=self.target.converts_halves)
+        yield e
+        names = ", ".join(f"{type} {name}" for type, name in parameters)
+        head = f"define internal void @{_OUTLINED}{stem}({names}) noinline nounwind {{"
+        self._outlined[stem] = "\n".join([*e.globals.values(), head, e.text(), "  ret void", "}"])
+        self.emitter.declarations.update(e.declarations)
+
+    def call_outlined(self, stem: str, arguments: Sequence[tuple[str, object]]) -> None:
+        """Write a call of a function of :meth:`outlined`, with LLVM types and values."""
+        operands = ", ".join(f"{type} {value}" for type, value in arguments)
+        self.emitter.line(f"call void @{_OUTLINED}{stem}({operands})")
 
     @contextmanager
     def side_by_side(self) -> Iterator[None]:
@@ -175,9 +200,10 @@ class Kernel:
             kind, stem = ("ptr", f"%b{i}") if i < len(buffers) else ("i64", f"%s{i - len(buffers)}")
             entry += [f"  %p{i} = getelementptr i64, ptr %arguments, i64 {i}", f"  {stem} = load {kind}, ptr %p{i}"]
         operands = ", ".join([*(f"ptr %b{i}" for i in range(len(buffers))), *sizes, *work])
-        return "\n".join(
+        text = "\n".join(
             [
                 *self.emitter.globals.values(),
+                *self._outlined.values(),
                 f"define internal void @{name}.body({', '.join([*buffers, *sizes, *work])}) nounwind {{",
                 self.emitter.text(),
                 "  ret void",
@@ -189,3 +215,4 @@ class Kernel:
                 "}",
             ]
         )
+        return text.replace(f"@{_OUTLINED}", f"@{name}.")

@@ -125,7 +125,8 @@ class ImageKernel:
         assert isinstance(channels, int)
         assert isinstance(filters, int)
         dtype = dtype_of(conv.image) if params["dtype"] == t.INT32 else t.FLOAT
-        pointer = "" if schedule.staged else w.pointer(self.context.image(conv.image, schedule.blocked, dtype))
+        reads_image = not schedule.staged or (schedule.algorithm == "winograd" and dtype == t.FLOAT)
+        pointer = w.pointer(self.context.image(conv.image, schedule.blocked, dtype)) if reads_image else ""
         wide = wide_axes(conv)
         image = Image(pointer, channels, tuple(shape[2 + axis] for axis in wide), schedule.blocked, dtype)
         windows = _windows(conv)
@@ -216,7 +217,7 @@ class ImageKernel:
             return winograd.convolve(w.kernel, plan, image, w.pointer(weights), scratch, epilogue)
         transformed = w.pointer(Stage(conv.image, plan.transformed))
         scratch = w.pointer(Scratch(plan.scratch))
-        return winograd.multiply(w.kernel, plan, transformed, w.pointer(weights), scratch, epilogue)
+        return winograd.multiply(w.kernel, plan, image, transformed, w.pointer(weights), scratch, epilogue)
 
     def _prepare_winograd(self, conv: Convolution, schedule: ConvolutionSchedule) -> Size:
         """Emit the kernel that transforms or packs weights in the call; return the work items."""

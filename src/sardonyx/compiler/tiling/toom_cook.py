@@ -116,6 +116,20 @@ def _monic(roots: list[Fraction]) -> tuple[Fraction, ...]:
     return tuple(coefficients)
 
 
+def inverse(matrix: Matrix) -> Matrix:
+    """Return the inverse of an invertible matrix, by Gauss and Jordan's elimination."""
+    size = len(matrix)
+    rows = [[*row, *(Fraction(i == j) for j in range(size))] for i, row in enumerate(matrix)]
+    for k in range(size):
+        pivot = next(i for i in range(k, size) if rows[i][k])
+        rows[k], rows[pivot] = rows[pivot], rows[k]
+        rows[k] = [value / rows[k][k] for value in rows[k]]
+        for i in range(size):
+            if i != k:
+                rows[i] = [a - rows[i][k] * b for a, b in zip(rows[i], rows[k], strict=True)]
+    return tuple(tuple(row[size:]) for row in rows)
+
+
 def as_floats(matrix: Matrix) -> npt.NDArray[np.float64]:
     """Return a matrix in float64."""
     return np.array([[float(entry) for entry in row] for row in matrix])

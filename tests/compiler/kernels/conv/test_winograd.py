@@ -56,9 +56,10 @@ class Convolution:
             items = winograd.transform(kernel, plan, Image(x, plan.channels, sizes), transformed)
             first = [CompiledKernel(kernel, items)]
             kernel = Kernel(plan.target)
-            transformed, weights, scratch, result = (kernel.buffer() for _ in range(4))
+            x, transformed, weights, scratch, result = (kernel.buffer() for _ in range(5))
             epilogue = storing(kernel, result, plan.filters, plan.out, plan.lanes)
-            items = winograd.multiply(kernel, plan, transformed, weights, scratch, epilogue)
+            image = Image(x, plan.channels, sizes)
+            items = winograd.multiply(kernel, plan, image, transformed, weights, scratch, epilogue)
             return Convolution(plan, [*first, CompiledKernel(kernel, items)])
         x, weights, scratch, result = (kernel.buffer() for _ in range(4))
         epilogue = storing(kernel, result, plan.filters, plan.out, plan.lanes)
@@ -82,7 +83,7 @@ class Convolution:
             transformed = aligned((evaluate(plan.transformed, values) // 4 + 16,), fill=UNTOUCHED)
             self.kernels[0](image, transformed, parts=parts, **values)
             assert (transformed[-16:] == UNTOUCHED).all()
-            self.kernels[1](transformed, packed, scratch, result, parts=parts, **values)
+            self.kernels[1](image, transformed, packed, scratch, result, parts=parts, **values)
         else:
             self.kernels[0](image, packed, scratch, result, parts=parts, **values)
         assert (scratch[-16:] == UNTOUCHED).all()
@@ -314,3 +315,24 @@ def test_few_tiles_for_a_thread_are_better_in_stages() -> None:
     assert not winograd_plan.prefers_stages(replace(plan, workers=1))
     assert not winograd_plan.prefers_stages(replace(plan, batch=8))
     assert not winograd_plan.prefers_stages(replace(plan, batch=BATCH))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("staged", "fresh"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("tile", [(2, 2), (4, 5), (1, 6)])
+def test_an_infinite_input_reaches_only_the_results_of_its_windows(
+    target: str, staged: bool, fresh: bool, tile: tuple[int, int]
+) -> None:
+    convolve = convolution(target, tile, 20, 19, staged=staged, fresh=fresh)
+    x, weights = random(convolve.plan, 2, (9, 11))
+    out = (9, 11) if tile[0] > 1 else (11, 11)
+    for value, at in itertools.product((np.nan, np.inf, -np.inf, 2e38), ((0, 0, 0, 0), (1, 17, 4, 6), (1, 19, 8, 10))):
+        y = x.copy()
+        y[at] = value
+        with np.errstate(all="ignore"):
+            want = expected(y, weights * np.float32(0.1), (1, 1), out).astype(np.float32)
+            got = to_plain(convolve(y, weights * np.float32(0.1), out))[:, : convolve.plan.filters]
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        finite = np.isfinite(want)
+        np.testing.assert_array_equal(got[~finite], want[~finite])
+        np.testing.assert_allclose(got[finite], want[finite], atol=1e-4 * max(10, np.abs(want[finite]).max()))

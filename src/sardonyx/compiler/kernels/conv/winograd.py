@@ -19,6 +19,7 @@ from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.integer_dot import dot_add
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
 from sardonyx.compiler.kernels.conv.window_sweep import Image
+from sardonyx.compiler.kernels.conv.winograd_overflow import Line, Overflow
 from sardonyx.compiler.llvm.ir_builder import splat, vector
 from sardonyx.compiler.llvm.vector_value import BITS
 from sardonyx.compiler.tiling.toom_cook import transform_input, transform_output, transform_weight
@@ -53,7 +54,7 @@ def convolve(kernel: Kernel, plan: Winograd, x: Image, weights: str, scratch: st
             code.transform_inputs(x, planes, channels, start, count)
         with e.loop(0, plan.groups) as group:
             code.multiply(planes, weights, own, group, count)
-            code.transform_outputs(own, group, start, count, epilogue)
+            code.transform_outputs(own, group, start, count, code.overflow(x, weights), epilogue)
     return plan.blocks
 
 
@@ -125,12 +126,15 @@ def transform(kernel: Kernel, plan: Winograd, x: Image, transformed: str) -> Siz
     return plan.blocks * plan.channel_blocks
 
 
-def multiply(kernel: Kernel, plan: Winograd, transformed: str, weights: str, scratch: str, epilogue: Epilogue) -> Size:
+def multiply(
+    kernel: Kernel, plan: Winograd, x: Image, transformed: str, weights: str, scratch: str, epilogue: Epilogue
+) -> Size:
     """Write the second stage of a staged plan; a work item is a group of filters on a block of tiles.
 
     Args:
         kernel: The kernel.
         plan: The plan.
+        x: The image, blocked.
         transformed: The transformed inputs of the first stage.
         weights: The weights of :func:`~sardonyx.compiler.tiling.winograd.transform_weights`.
         scratch: ``plan.scratch`` bytes for every worker.
@@ -147,7 +151,7 @@ def multiply(kernel: Kernel, plan: Winograd, transformed: str, weights: str, scr
         with code.tiles_of(block) as (start, count):
             planes = code.at(transformed, e.mul(block, plan.points * plan.input_plane))
             code.multiply(planes, weights, own, group, count)
-            code.transform_outputs(own, group, start, count, epilogue)
+            code.transform_outputs(own, group, start, count, code.overflow(x, weights), epilogue)
     return plan.blocks * plan.groups
 
 
@@ -420,7 +424,16 @@ class _Code:
 
     # Results.
 
-    def transform_outputs(self, sums: str, group: Number, start: Number, count: Number, epilogue: Epilogue) -> None:
+    def overflow(self, x: Image, weights: str) -> Overflow | None:
+        """Return the repetition of lines of floats that are not finite."""
+        if self.plan.integer:
+            return None
+        top, left = (self.kernel.size(size) for size in self.plan.padding)
+        return Overflow(self.kernel, self.plan, x, (top, left), weights)
+
+    def transform_outputs(
+        self, sums: str, group: Number, start: Number, count: Number, overflow: Overflow | None, epilogue: Epilogue
+    ) -> None:
         """Transform the sums of a block of tiles and call the epilogue for the results of a group of filters."""
         e, plan, lanes = self.e, self.plan, self.lanes
         height, width = (self.kernel.size(size) for size in plan.out)
@@ -443,7 +456,8 @@ class _Code:
                     values = [self.load(of_line, j * lanes) for j in range(self.across.n)]
                     results = self.divided(transform_output(e, self.type, self.across, values))
                     at = Index(image), Index(filter, 1), Index(e.add(y, line)), Index(x)
-                    self.emit_results(at, results, line_results, e.least(columns, e.sub(width, x)), epilogue)
+                    count, here = e.least(columns, e.sub(width, x)), Line(image, e.add(y, line), x, group, member)
+                    self.emit_results(at, results, line_results, count, here, overflow, epilogue)
 
     def divided(self, results: Sequence[str]) -> Sequence[str]:
         """Divide results by the factor of integer weights."""
@@ -454,12 +468,17 @@ class _Code:
         return [e.let(f"ashr exact {self.type} {result}, {by}") for result in results]
 
     def emit_results(
-        self, at: tuple[Index, ...], results: Sequence[str], room: str, count: Number, epilogue: Epilogue
-    ) -> None:
+        self, at: tuple[Index, ...], results: Sequence[str], room: str, count: Number, numbers: Line,
+        overflow: Overflow | None, epilogue: Epilogue,
+    ) -> None:  # fmt: skip
         """Call the epilogue for the first ``count`` results of a line; ``at`` is the index of the first."""
         e = self.e
         *line, x = at
-        with e.either(e.let(f"icmp eq i64 {count}, {len(results)}")) as branches:
+        usual = e.let(f"icmp eq i64 {count}, {len(results)}")
+        finite = overflow and overflow.is_finite(results)
+        if finite:
+            usual = e.let(f"and i1 {usual}, {finite}")
+        with e.either(usual) as branches:
             next(branches)
             with self.kernel.side_by_side():
                 for j, value in enumerate(results):
@@ -467,6 +486,9 @@ class _Code:
             next(branches)
             for j, value in enumerate(results):
                 self.store(value, room, j * self.lanes)
+            if overflow and finite:
+                with e.when(e.let(f"xor i1 {finite}, true")):
+                    overflow.repeat(numbers, room, count)
             with e.loop(0, count) as column:
                 value = self.load(room, e.mul(column, self.lanes))
                 with self.kernel.side_by_side():
