@@ -11,6 +11,21 @@ import numpy as np
 import safetensors.numpy
 
 HIDDEN, HEADS, KEYS, SIZE, INNER, TOKENS = 32, 4, 2, 8, 64, 50
+GGUF_NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    "model.layers.0.input_layernorm.weight": "blk.0.attn_norm.weight",
+    "model.layers.0.post_attention_layernorm.weight": "blk.0.ffn_norm.weight",
+    "model.layers.0.self_attn.q_proj.weight": "blk.0.attn_q.weight",
+    "model.layers.0.self_attn.k_proj.weight": "blk.0.attn_k.weight",
+    "model.layers.0.self_attn.v_proj.weight": "blk.0.attn_v.weight",
+    "model.layers.0.self_attn.o_proj.weight": "blk.0.attn_output.weight",
+    "model.layers.0.mlp.gate_proj.weight": "blk.0.ffn_gate.weight",
+    "model.layers.0.mlp.up_proj.weight": "blk.0.ffn_up.weight",
+    "model.layers.0.mlp.down_proj.weight": "blk.0.ffn_down.weight",
+}
+"""Names of a GGUF file by those of :func:`llama_weights`."""
 
 
 def llama_weights(rng: np.random.Generator) -> dict[str, Any]:
@@ -109,3 +124,14 @@ def q8_0(weight: np.ndarray) -> tuple[bytes, np.ndarray]:
     integers = np.round(blocks / scale.astype(np.float32)).clip(-127, 127).astype(np.int8)
     data = b"".join(s.tobytes() + q.tobytes() for s, q in zip(scale, integers, strict=True))
     return data, (integers * scale.astype(np.float32)).reshape(weight.shape)
+
+
+def decoder_feeds(session: Any, ids: np.ndarray, caches: dict[str, Any], past: int) -> dict[str, Any]:
+    """Return the feeds of a decoder of batch 1 after `past` positions."""
+    feeds = {
+        "input_ids": ids,
+        "attention_mask": np.ones((1, past + ids.shape[1]), np.int64),
+        "position_ids": np.arange(past, past + ids.shape[1])[None],
+        **caches,
+    }
+    return {value.name: feeds[value.name] for value in session.get_inputs()}

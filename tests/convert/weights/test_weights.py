@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sardonyx
-from sardonyx.convert.weights.gguf import Blocks, GgufFile
+from sardonyx.convert.weights.blocks import Blocks
+from sardonyx.convert.weights.gguf import GgufFile
 from sardonyx.errors import ModelFileError, SardonyxError, UnsupportedError
 from tests.convert.weights.checkpoints import (
+    GGUF_NAMES,
     HEADS,
     HIDDEN,
     KEYS,
@@ -26,21 +28,6 @@ from tests.convert.weights.checkpoints import (
     q8_0,
     write_folder,
 )
-
-GGUF_NAMES = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-    "model.layers.0.input_layernorm.weight": "blk.0.attn_norm.weight",
-    "model.layers.0.post_attention_layernorm.weight": "blk.0.ffn_norm.weight",
-    "model.layers.0.self_attn.q_proj.weight": "blk.0.attn_q.weight",
-    "model.layers.0.self_attn.k_proj.weight": "blk.0.attn_k.weight",
-    "model.layers.0.self_attn.v_proj.weight": "blk.0.attn_v.weight",
-    "model.layers.0.self_attn.o_proj.weight": "blk.0.attn_output.weight",
-    "model.layers.0.mlp.gate_proj.weight": "blk.0.ffn_gate.weight",
-    "model.layers.0.mlp.up_proj.weight": "blk.0.ffn_up.weight",
-    "model.layers.0.mlp.down_proj.weight": "blk.0.ffn_down.weight",
-}
 
 
 def feeds(ids: np.ndarray, past: int, caches: list[Any]) -> dict[str, Any]:

@@ -1,18 +1,24 @@
-"""The description of a transformer, from ``config.json`` or from the metadata of a GGUF file."""
+"""The description of a transformer, from ``config.json``."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from sardonyx.convert.weights.early_families import EARLY_FAMILIES
+from sardonyx.convert.weights.encoder_families import ENCODER_FAMILIES
+from sardonyx.convert.weights.family import Family
+from sardonyx.convert.weights.fields import Fields
+from sardonyx.convert.weights.llama_families import LLAMA_FAMILIES
+from sardonyx.convert.weights.rotary import Rotary, rotary_of
 from sardonyx.errors import ModelFileError, UnsupportedError
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi", "phi3", "mixtral", "gpt2", "bert")
-"""Supported values of ``model_type``."""
+FAMILIES: dict[str, Family] = {**LLAMA_FAMILIES, **EARLY_FAMILIES, **ENCODER_FAMILIES}
+"""Families by ``model_type``."""
+
+MOST_LAYERS = 4096
+FULL, WINDOWED = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True)
@@ -20,174 +26,190 @@ class Architecture:
     """Sizes and variants of a transformer.
 
     Attributes:
-        family: See :data:`FAMILIES`.
+        name: ``model_type``.
+        family: Variants of the family.
         hidden: Width of the residual stream.
-        layers: Number of layers.
+        layers: Prefix of the weights of each layer.
         heads: Number of query heads.
         key_heads: Number of key and value heads.
         head_size: Width of a head.
         vocabulary: Number of tokens.
         epsilon: Constant of the norms.
         activation: Name of the activation.
-        frequencies: Rotation per position of each pair of a rotary embedding; None without.
-        rotation_scale: Factor of cosines and sines (YaRN).
-        window: Sizes of the sliding window by layer, 0 for all positions.
-        experts: Number of experts, 0 without.
+        rotary: Rotary embedding of each layer, None without.
+        windows: Sizes of the sliding window by layer, 0 for all positions.
+        is_tied: True if logits are products with the embedding.
+        has_experts: True for layers with a mixture of experts.
+        experts: Number of experts.
         active_experts: Experts per token.
+        normalizes_experts: True if weights of chosen experts are divided by their sum.
+        jitter: Share of a score within which the sparse mixer compares scores.
         attention_limit: Soft limit of attention scores, 0 without.
         logit_limit: Soft limit of logits, 0 without.
-        scale: Factor of attention scores.
+        attention_scale: Factor of attention scores.
+        embedding_scale: Factor of embeddings.
+        residual_scale: Factor of results before sums.
+        logit_scale: Factor of logits.
+        clip: Limit of queries, keys and values, 0 without.
+        padding: Number of the padding token, of encoders.
+        alibi_exponent: Exponent of the last slope of MPT, None for the paper's slopes.
     """
 
-    family: str
+    name: str
+    family: Family
     hidden: int
-    layers: int
+    layers: tuple[str, ...]
     heads: int
     key_heads: int
     head_size: int
     vocabulary: int
     epsilon: float
     activation: str
-    frequencies: tuple[float, ...] | None
-    rotation_scale: float = 1.0
-    window: tuple[int, ...] = ()
+    rotary: tuple[Rotary | None, ...]
+    windows: tuple[int, ...]
+    is_tied: bool
+    has_experts: tuple[bool, ...] = field(default=())
     experts: int = 0
     active_experts: int = 0
+    normalizes_experts: bool = False
+    jitter: float = 0.0
     attention_limit: float = 0.0
     logit_limit: float = 0.0
-    scale: float = 0.0
+    attention_scale: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    clip: float = 0.0
+    padding: int = 0
+    alibi_exponent: int | None = None
 
 
-def from_config(config: Mapping[str, Any], where: str) -> Architecture:
+def from_config(config: Any, where: str) -> Architecture:
     """Return the architecture of a ``config.json``.
 
     Raises:
         UnsupportedError: The family or a variant has no translation.
         ModelFileError: A field is missing or out of range.
     """
-    family = str(config.get("model_type", ""))
-    if family not in FAMILIES:
-        raise UnsupportedError(f"model_type '{family}'", where=where, remedy=f"Known are {', '.join(FAMILIES)}.")
+    if not isinstance(config, Mapping):
+        raise ModelFileError("expected a JSON object", where=where)
+    name = Fields(config, where).text("model_type", default="")
+    if name not in FAMILIES:
+        raise UnsupportedError(f"model_type '{name}'", where=where, remedy=f"Known are {', '.join(FAMILIES)}.")
+    if config.get("quantization_config") is not None:
+        raise UnsupportedError("quantized weights (quantization_config)", where=where)
+    family = FAMILIES[name]
+    return from_fields(name, family, Fields(config, where, family.defaults))
 
-    def number(*names: str, default: Any = None) -> Any:
-        for name in names:
-            if config.get(name) is not None:
-                return config[name]
-        if default is None:
-            raise ModelFileError(f"field '{names[0]}' is missing", where=where)
-        return default
 
-    hidden, layers = int(number("hidden_size", "n_embd")), int(number("num_hidden_layers", "n_layer"))
-    heads = int(number("num_attention_heads", "n_head"))
-    key_heads = int(number("num_key_value_heads", default=heads))
-    sizes = (hidden, layers, heads, key_heads)
-    if min(sizes) < 1 or max(sizes) > 1 << 20 or heads % key_heads:
-        raise ModelFileError(f"hidden size, layers, heads and key heads {sizes} are out of range", where=where)
-    head_size = int(number("head_dim", default=hidden // heads))
-    rotary = None if family in ("gpt2", "bert") else _rotary(config, head_size, where)
-    query_scale = config.get("query_pre_attn_scalar")
-    activation = str(number("hidden_activation", "hidden_act", "activation_function", default="silu"))
-    if family == "gemma":
-        activation = str(config.get("hidden_activation") or "gelu_pytorch_tanh")
+def from_fields(name: str, family: Family, fields: Fields) -> Architecture:
+    """Return the architecture of a family with the sizes of fields; see :func:`from_config`."""
+    if family.variant is not None:
+        family, fields = family.variant(family, fields)
+    count = fields.integer("num_hidden_layers", "n_layer", "num_layers", "n_layers", high=MOST_LAYERS)
+    hidden = fields.integer("hidden_size", "n_embd")
+    heads = fields.integer("num_attention_heads", "n_head", "num_heads", "n_heads", high=1 << 14)
+    key_heads = fields.integer("num_key_value_heads", default=heads, high=1 << 14)
+    if heads % key_heads:
+        raise ModelFileError(f"{heads} heads are not a multiple of {key_heads} key heads", where=fields.where)
+    if not fields.has("head_dim") and hidden % heads:
+        raise ModelFileError(f"hidden size {hidden} is not a multiple of {heads} heads", where=fields.where)
+    head_size = fields.integer("head_dim", default=hidden // heads, high=1 << 14)
+    windows = _windows(family, fields, count)
+    experts = family.experts
+    number = fields.integer("num_local_experts", "num_experts", high=1 << 12) if experts else 0
+    query_scale = fields.real("query_pre_attn_scalar", default=head_size, low=1e-6)
     return Architecture(
+        name,
         family,
         hidden,
-        layers,
+        _layers(family, fields, count),
         heads,
         key_heads,
         head_size,
-        int(number("vocab_size")),
-        float(number("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", default=1e-6)),
-        activation,
-        None if rotary is None else rotary[0],
-        1.0 if rotary is None else rotary[1],
-        _windows(config, layers),
-        int(number("num_local_experts", default=0)) if family == "mixtral" else 0,
-        int(number("num_experts_per_tok", default=0)) if family == "mixtral" else 0,
-        float(config.get("attn_logit_softcapping") or 0.0),
-        float(config.get("final_logit_softcapping") or 0.0),
-        float(query_scale or head_size) ** -0.5,
+        fields.integer("vocab_size", high=1 << 24),
+        fields.real(
+            "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", default=1e-6, high=1.0
+        ),
+        fields.text("hidden_activation", "hidden_act", "activation_function", default="silu"),
+        _rotary(family, fields, windows, head_size),
+        windows,
+        fields.flag("tie_word_embeddings"),
+        _expert_layers(family, fields, count),
+        number,
+        fields.integer("num_experts_per_tok", high=number) if experts else 0,
+        fields.flag("norm_topk_prob", default=experts.is_normalized) if experts else False,
+        fields.real("router_jitter_noise", default=0.0),
+        fields.real("attn_logit_softcapping", default=0.0),
+        fields.real("final_logit_softcapping", default=0.0),
+        fields.real("attention_multiplier", default=query_scale**-0.5),
+        hidden**0.5 if family.embedding_scale else fields.real("embedding_multiplier", default=1.0),
+        fields.real("residual_multiplier", default=1.0),
+        fields.real("logit_scale", default=1.0) / fields.real("logits_scaling", default=1.0, low=1e-9),
+        fields.real("clip_qkv", default=0.0),
+        fields.integer("pad_token_id", default=0, low=0, high=1 << 24) if family.counts_tokens else 0,
+        fields.integer("alibi_bias_max", high=64) if family.positions == "key alibi" else None,
     )
 
 
-def _windows(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    window = config.get("sliding_window") or 0
-    kinds = config.get("layer_types")
-    if not window or (config.get("use_sliding_window") is False):
-        return (0,) * layers
-    if kinds:
-        return tuple(int(window) if kind == "sliding_attention" else 0 for kind in kinds)
-    if config.get("model_type") == "gemma2":
-        return tuple(int(window) if i % 2 == 0 else 0 for i in range(layers))
-    return (int(window),) * layers
+def _layers(family: Family, fields: Fields, count: int) -> tuple[str, ...]:
+    """Return the prefix of each layer; layers of a group share theirs."""
+    if not family.shares_layers:
+        return tuple(family.names.layer.format(i) for i in range(count))
+    groups = fields.integer("num_hidden_groups", default=1, high=count)
+    inner = fields.integer("inner_group_num", default=1, high=MOST_LAYERS // count)
+    numbers = [(int(i / (count / groups)), j) for i in range(count) for j in range(inner)]
+    return tuple(family.names.layer.format(group, j) for group, j in numbers)
 
 
-def _rotary(config: Mapping[str, Any], head_size: int, where: str) -> tuple[tuple[float, ...], float]:
-    """Return the frequencies of a rotary embedding and the factor of cosines."""
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if any(isinstance(value, Mapping) for value in scaling.values()):
-        raise UnsupportedError("rotary embeddings by kind of layer", where=where)
-    base = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    share = float(scaling.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0)
-    width = int(head_size * share)
-    frequencies = base ** -(np.arange(0, width, 2, dtype=np.float64) / width)
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "linear":
-        frequencies = frequencies / float(scaling["factor"])
-    elif kind == "llama3":
-        frequencies = _stretched(frequencies, scaling)
-    elif kind != "default":
-        raise UnsupportedError(f"rotary embedding of type '{kind}'", where=where)
-    return tuple(frequencies.tolist()), 1.0
+def _windows(family: Family, fields: Fields, count: int) -> tuple[int, ...]:
+    window = fields.integer("sliding_window", default=0, low=0, high=1 << 30) if family.window_period else 0
+    if not window:
+        return (0,) * count
+    kinds = fields.items("layer_types", count, (FULL, WINDOWED))
+    if kinds is not None:
+        return tuple(window if kind == WINDOWED else 0 for kind in kinds)
+    if family.window_period == 1:
+        first = fields.integer("max_window_layers", default=0, low=0, high=1 << 30)
+        return tuple(window if i >= first else 0 for i in range(count))
+    names = ("sliding_window_pattern", "_sliding_window_pattern")
+    period = fields.integer(*names, default=family.window_period)
+    return tuple(window if (i + 1) % period else 0 for i in range(count))
 
 
-def _stretched(frequencies: Any, scaling: Mapping[str, Any]) -> Any:
-    """Return frequencies of which slow ones are divided by a factor, and middle ones in part (Llama 3)."""
-    factor, low, high = (float(scaling[name]) for name in ("factor", "low_freq_factor", "high_freq_factor"))
-    context = float(scaling["original_max_position_embeddings"])
-    length = 2 * math.pi / frequencies
-    smooth = (context / length - low) / (high - low)
-    middle = (1 - smooth) * frequencies / factor + smooth * frequencies
-    return np.where(
-        length < context / high, frequencies, np.where(length > context / low, frequencies / factor, middle)
+def _rotary(family: Family, fields: Fields, windows: tuple[int, ...], head_size: int) -> tuple[Rotary | None, ...]:
+    if family.positions != "rotary":
+        return (None,) * len(windows)
+    name = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
+    parameters = fields.mapping(name)
+    kinds = {kind: parameters.get(kind) for kind in (FULL, WINDOWED)}
+    if any(isinstance(part, Mapping) for part in kinds.values()):
+        parts = {kind: rotary_of(fields, part or {}, head_size) for kind, part in kinds.items()}
+    else:
+        whole = rotary_of(fields, parameters, head_size)
+        local = whole
+        if family.has_local_rotary:
+            base = fields.get("rope_local_base_freq") or fields.get("rope_theta")
+            local = rotary_of(fields, {"rope_theta": base}, head_size)
+        parts = {FULL: whole, WINDOWED: local}
+    listed = fields.get("no_rope_layers") if family.rotary_layers == "listed" else None
+    if listed is None and family.rotary_layers == "listed":
+        period = fields.integer("no_rope_layer_interval", default=4)
+        listed = [int((i + 1) % period != 0) for i in range(len(windows))]
+    elif listed is not None:
+        listed = fields.items("no_rope_layers", len(windows), (0, 1))
+    rotates_all = family.rotary_layers == "all" or (family.rotary_layers == "windowed" and not any(windows))
+    return tuple(
+        parts[WINDOWED if window else FULL] if rotates_all or (listed[i] if listed else window) else None
+        for i, window in enumerate(windows)
     )
 
 
-def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], where: str) -> Architecture:
-    """Return the architecture of GGUF metadata; see :func:`from_config`."""
-    name = str(metadata.get("general.architecture", ""))
-
-    def value(key: str, default: Any = None) -> Any:
-        result = metadata.get(f"{name}.{key}", default)
-        if result is None:
-            raise ModelFileError(f"metadata '{name}.{key}' is missing", where=where)
-        return result
-
-    known = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma": "gemma", "gemma2": "gemma2"}
-    if name not in known:
-        raise UnsupportedError(f"architecture '{name}'", where=where, remedy=f"Known are {', '.join(known)}.")
-    heads = int(value("attention.head_count"))
-    hidden = int(value("embedding_length"))
-    config = {
-        "model_type": "mixtral" if int(metadata.get(f"{name}.expert_count", 0)) else known[name],
-        "hidden_size": hidden,
-        "num_hidden_layers": int(value("block_count")),
-        "num_attention_heads": heads,
-        "num_key_value_heads": int(value("attention.head_count_kv", heads)),
-        "head_dim": int(value("attention.key_length", hidden // max(heads, 1))),
-        "vocab_size": tensors.get("token_embd.weight", (0,))[0],
-        "rms_norm_eps": float(value("attention.layer_norm_rms_epsilon")),
-        "rope_theta": float(value("rope.freq_base", 10000.0)),
-        "hidden_act": "gelu_pytorch_tanh" if name.startswith("gemma") else "silu",
-        "hidden_activation": "gelu_pytorch_tanh" if name.startswith("gemma") else None,
-        "num_local_experts": int(metadata.get(f"{name}.expert_count", 0)),
-        "num_experts_per_tok": int(metadata.get(f"{name}.expert_used_count", 0)),
-        "sliding_window": metadata.get(f"{name}.attention.sliding_window"),
-        "attn_logit_softcapping": metadata.get(f"{name}.attn_logit_softcapping"),
-        "final_logit_softcapping": metadata.get(f"{name}.final_logit_softcapping"),
-    }
-    if f"{name}.rope.scaling.type" in metadata and metadata[f"{name}.rope.scaling.type"] not in ("none", "linear"):
-        raise UnsupportedError(f"rotary embedding of type '{metadata[f'{name}.rope.scaling.type']}'", where=where)
-    if metadata.get(f"{name}.rope.scaling.type") == "linear":
-        config["rope_scaling"] = {"rope_type": "linear", "factor": float(value("rope.scaling.factor"))}
-    return from_config(config, where)
+def _expert_layers(family: Family, fields: Fields, count: int) -> tuple[bool, ...]:
+    if family.experts is None:
+        return (False,) * count
+    plain = fields.get("mlp_only_layers") or []
+    if not isinstance(plain, list):
+        raise fields.error("mlp_only_layers", plain, "a list")
+    step = fields.integer("decoder_sparse_step", default=1)
+    return tuple(i not in plain and (i + 1) % step == 0 for i in range(count))

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sardonyx.convert.weights.architecture import Architecture
-from sardonyx.convert.weights.gguf import Blocks, GgufFile
+from sardonyx.convert.weights.blocks import Blocks
+from sardonyx.convert.weights.gguf import GgufFile
 from sardonyx.errors import ModelFileError
 
 _TYPES = {
@@ -31,11 +32,23 @@ _TYPES = {
 _LONGEST_HEADER = 1 << 27
 
 
-class Checkpoint(Protocol):
-    """Weights by name."""
+_IGNORED = re.compile(
+    r"(.*\.)?(rotary_emb\.inv_freq|rotary_emb\.(cos|sin)_cached|masked_bias|attn\.bias|attention\.bias|position_ids)"
+)
+"""Tensors that files have beside the weights: tables and masks that a model computes."""
 
-    def names(self) -> frozenset[str]:
-        """Return the names of all tensors."""
+
+class Checkpoint(Protocol):
+    """Weights by name.
+
+    Attributes:
+        where: The files, for errors.
+    """
+
+    where: str
+
+    def has(self, name: str) -> bool:
+        """Return True if the tensor exists."""
 
     def tensor(self, name: str) -> npt.NDArray[Any] | Blocks:
         """Return a tensor; raises ``ModelFileError`` if it is missing or malformed."""
@@ -52,6 +65,7 @@ class SafetensorsFiles:
     """
 
     def __init__(self, path: Path) -> None:
+        self.where = str(path)
         self._entries: dict[str, tuple[memoryview, Mapping[str, Any], str]] = {}
         files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
         if not files:
@@ -84,7 +98,7 @@ class SafetensorsFiles:
     def tensor(self, name: str) -> npt.NDArray[Any]:
         """Return a view of a tensor."""
         if name not in self._entries:
-            raise ModelFileError(f"tensor '{name}' is missing", where="safetensors")
+            raise ModelFileError(f"tensor '{name}' is missing", where=self.where)
         data, entry, where = self._entries[name]
         try:
             dtype, shape = _TYPES[entry["dtype"]], [int(n) for n in entry["shape"]]
@@ -99,78 +113,80 @@ class SafetensorsFiles:
         return np.frombuffer(data[start:end], dtype).reshape(shape)
 
 
-_GGUF_NAMES = (
-    (r"model\.embed_tokens\.weight", "token_embd.weight"),
-    (r"model\.norm\.weight", "output_norm.weight"),
-    (r"lm_head\.weight", "output.weight"),
-    (r"model\.layers\.(\d+)\.self_attn\.([qkv])_proj\.(weight|bias)", r"blk.\1.attn_\2.\3"),
-    (r"model\.layers\.(\d+)\.self_attn\.o_proj\.(weight|bias)", r"blk.\1.attn_output.\2"),
-    (r"model\.layers\.(\d+)\.self_attn\.([qk])_norm\.weight", r"blk.\1.attn_\2_norm.weight"),
-    (r"model\.layers\.(\d+)\.mlp\.(gate|up|down)_proj\.weight", r"blk.\1.ffn_\2.weight"),
-    (r"model\.layers\.(\d+)\.block_sparse_moe\.gate\.weight", r"blk.\1.ffn_gate_inp.weight"),
-    (r"model\.layers\.(\d+)\.input_layernorm\.weight", r"blk.\1.attn_norm.weight"),
-    (r"model\.layers\.(\d+)\.post_feedforward_layernorm\.weight", r"blk.\1.post_ffw_norm.weight"),
-)
+class FolderCheckpoint:
+    """Weights of safetensors files by the names of a family.
+
+    A file may have the base model's prefix or not, and old files call scales and shifts of norms gamma and beta.
+
+    Args:
+        files: The files.
+        prefixes: Prefixes of the base model.
+    """
+
+    def __init__(self, files: SafetensorsFiles, prefixes: tuple[str, ...]) -> None:
+        self.where = files.where
+        self._files = files
+        self._names = files.names()
+        self._prefixes = ("", *prefixes)
+        self._used: set[str] = set()
+
+    def _name(self, name: str) -> str | None:
+        old = re.sub(r"(LayerNorm\.)(weight|bias)$", lambda m: m[1] + {"weight": "gamma", "bias": "beta"}[m[2]], name)
+        names = (prefix + form for form in (name, old) for prefix in self._prefixes)
+        return next((candidate for candidate in names if candidate in self._names), None)
+
+    def has(self, name: str) -> bool:
+        """Return True if a file has the tensor."""
+        return self._name(name) is not None
+
+    def tensor(self, name: str) -> npt.NDArray[Any]:
+        """Return a view of a tensor."""
+        stored = self._name(name) or self._prefixes[-1] + name
+        self._used.add(stored)
+        return self._files.tensor(stored)
+
+    def unused(self) -> list[str]:
+        """Return the names of tensors that were not read, without known tables and masks."""
+        return sorted(name for name in self._names - self._used if not _IGNORED.fullmatch(name))
 
 
 class GgufCheckpoint:
-    """A GGUF file under the names of transformers.
+    """A GGUF file, with rows of queries and keys in halves where files have pairs.
 
     Args:
         file: The file.
-        architecture: Sizes and family: the norm after attention has another name in Gemma 2, and files of ``llama``
-            store the rows of queries and keys in pairs.
+        architecture: Sizes, and the names of the file.
+        has_pairs: True if rotated pairs of queries and keys are neighbours.
     """
 
-    def __init__(self, file: GgufFile, architecture: Architecture) -> None:
+    def __init__(self, file: GgufFile, architecture: Architecture, *, has_pairs: bool) -> None:
+        self.where = file.where
         self._file = file
-        family = architecture.family
-        self._post = "post_attention_norm" if family == "gemma2" else "ffn_norm"
-        self._is_gemma = family.startswith("gemma")
-        self._heads = {"q": architecture.heads, "k": architecture.key_heads}
-        self._has_pairs = file.metadata.get("general.architecture") == "llama"
-
-    def _name(self, name: str) -> str:
-        for pattern, replacement in _GGUF_NAMES:
-            if re.fullmatch(pattern, name):
-                return re.sub(pattern, replacement, name)
-        name = re.sub(r"model\.layers\.(\d+)\.post_attention_layernorm\.", rf"blk.\1.{self._post}.", name)
-        return re.sub(r"model\.layers\.(\d+)\.pre_feedforward_layernorm\.", r"blk.\1.ffn_norm.", name)
-
-    def names(self) -> frozenset[str]:
-        """Return the file's own names; `has` finds those of transformers."""
-        return frozenset(self._file.shapes)
+        self._heads = {"attn_q": architecture.heads, "attn_k": architecture.key_heads} if has_pairs else {}
+        self._used: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Return True if the file has the tensor that transformers calls `name`."""
-        return self._name(name) in self._file.shapes
+        """Return True if the file has the tensor."""
+        return name in self._file.shapes
 
     def tensor(self, name: str) -> npt.NDArray[Any] | Blocks:
-        """Return a tensor by its name in transformers."""
-        expert = re.fullmatch(r"model\.layers\.(\d+)\.block_sparse_moe\.experts\.(\d+)\.w([123])\.weight", name)
-        if expert:
-            kind = {"1": "gate", "2": "down", "3": "up"}[expert[3]]
-            whole = self._file.tensor(f"blk.{expert[1]}.ffn_{kind}_exps.weight")
-            number = int(expert[2])
-            if isinstance(whole, Blocks):
-                return Blocks(whole.integers[number], whole.scales[number], whole.size)
-            return np.asarray(whole[number])
-        tensor = self._file.tensor(self._name(name))
-        rows = re.search(r"self_attn\.([qk])_proj\.", name)
-        if rows and self._has_pairs:
-            return _unpaired(tensor, self._heads[rows[1]])
-        if self._is_gemma and name.endswith("norm.weight") and not isinstance(tensor, Blocks):
-            # The converter to GGUF adds the 1 that the model's code adds.
-            return np.asarray(tensor - 1, tensor.dtype)
-        return tensor
+        """Return a tensor."""
+        self._used.add(name)
+        tensor = self._file.tensor(name)
+        heads = self._heads.get(name.split(".")[2]) if name.startswith("blk.") and name.count(".") == 3 else None
+        if name.endswith("ffn_gate_inp_shexp.weight") and len(tensor.shape) == 1:
+            return tensor[None]
+        return tensor if heads is None else _unpaired(tensor, heads)
+
+    def unused(self) -> list[str]:
+        """Return the names of tensors that were not read."""
+        return sorted(name for name in self._file.shapes if name not in self._used and not name.startswith("rope_"))
 
 
 def _unpaired(tensor: npt.NDArray[Any] | Blocks, heads: int) -> npt.NDArray[Any] | Blocks:
     """Return rows in halves: the first elements of all rotated pairs of a head, then the second."""
-    count = len(tensor.integers if isinstance(tensor, Blocks) else tensor)
+    count = len(tensor)
     if count % (2 * heads):
         raise ModelFileError(f"{count} rows of queries or keys, expected a multiple of {2 * heads}", where="GGUF")
     order = np.arange(count).reshape(heads, -1, 2).transpose(0, 2, 1).reshape(-1)
-    if isinstance(tensor, Blocks):
-        return Blocks(tensor.integers[order], tensor.scales[order], tensor.size)
     return tensor[order]

@@ -1,7 +1,5 @@
 """Read GGUF files: metadata, and tensors as views of the mapped file, with every size checked.
 
-Block quantization of symmetric types stays: integers of 4 or 8 bits with one scale for each block. Types with an offset
-for each block become float32.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -10,8 +8,6 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,46 +15,15 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from sardonyx.convert.weights.blocks import BLOCKS, Blocks
 from sardonyx.errors import ModelFileError, UnsupportedError
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
 _MOST_ENTRIES = 1 << 20
 _MOST_AXES = 4
-
-BLOCKS: dict[int, tuple[str, int, int]] = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    30: ("BF16", 1, 2),
-}
-"""Name, elements and bytes of a block, by number of the type."""
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """A matrix in blocks along its last axis: element = integer * scale of the element's block.
-
-    Attributes:
-        integers: int4 or int8, [rows, columns].
-        scales: float32, [rows, columns / size].
-        size: Elements of a block.
-    """
-
-    integers: npt.NDArray[Any]
-    scales: npt.NDArray[np.float32]
-    size: int
-
-    def dense(self) -> npt.NDArray[np.float32]:
-        """Return the elements in float32."""
-        return self.integers.astype(np.float32) * np.repeat(self.scales, self.size, axis=-1)
+_PLAIN = {0: np.dtype("<f4"), 1: np.dtype("<f2"), 28: np.dtype("<f8"), 30: np.dtype(ml_dtypes.bfloat16)}
+"""Element types without blocks, by number of the type."""
 
 
 class GgufFile:
@@ -150,7 +115,7 @@ class GgufFile:
         self._types[name], self._offsets[name] = kind, offset
 
     def tensor(self, name: str) -> npt.NDArray[Any] | Blocks:
-        """Return a tensor, in blocks if its type is symmetric block quantization.
+        """Return a tensor, in blocks if its type is a block quantization.
 
         Raises:
             ModelFileError: The tensor is missing or exceeds the file.
@@ -159,11 +124,12 @@ class GgufFile:
         if name not in self.shapes:
             raise self._damaged(f"tensor '{name}' is missing")
         number, shape = self._types[name], self.shapes[name]
-        if number not in BLOCKS:
+        plain = _PLAIN.get(number)
+        if plain is None and number not in BLOCKS:
             raise UnsupportedError(
                 f"tensor '{name}' has type {number}", where=self.where, remedy="Requantize to Q4_0, Q8_0 or Q6_K."
             )
-        kind, size, width = BLOCKS[number]
+        size, width = (1, plain.itemsize) if plain else (BLOCKS[number].size, BLOCKS[number].width)
         columns = shape[-1] if shape else 1
         if columns % size:
             raise ModelFileError(
@@ -172,102 +138,7 @@ class GgufFile:
         blocks = math.prod(shape) // size
         self._position = self._start + self._offsets[name]
         data = np.frombuffer(self._bytes(blocks * width), np.uint8)
-        if size == 1:
-            dtype = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}[kind]
-            plain: npt.NDArray[Any] = data.view(dtype).reshape(shape)
-            return plain
-        return _DECODERS[kind](data.reshape(blocks, width), shape)
-
-
-def _half(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    return np.ascontiguousarray(data).view("<f2").astype(np.float32)
-
-
-def _nibbles(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return the low halves of all bytes, then the high halves."""
-    return np.concatenate([data & 15, data >> 4], axis=1)
-
-
-def _fifth_bits(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    return np.unpackbits(np.ascontiguousarray(data), axis=1, bitorder="little")
-
-
-def _blocked(integers: npt.NDArray[Any], scales: npt.NDArray[np.float32], shape: tuple[int, ...], size: int) -> Blocks:
-    return Blocks(integers.reshape(shape), scales.reshape(*shape[:-1], shape[-1] // size), size)
-
-
-def _q4_0(data: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Blocks:
-    integers = (_nibbles(data[:, 2:]).astype(np.int8) - 8).astype(ml_dtypes.int4)
-    return _blocked(integers, _half(data[:, :2]), shape, 32)
-
-
-def _q5_0(data: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Blocks:
-    integers = (_nibbles(data[:, 6:]) | _fifth_bits(data[:, 2:6]) << 4).astype(np.int8) - np.int8(16)
-    return _blocked(integers, _half(data[:, :2]), shape, 32)
-
-
-def _q8_0(data: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Blocks:
-    return _blocked(np.ascontiguousarray(data[:, 2:]).view(np.int8), _half(data[:, :2]), shape, 32)
-
-
-def _q4_1(data: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    return (_nibbles(data[:, 4:]) * _half(data[:, :2]) + _half(data[:, 2:4])).astype(np.float32).reshape(shape)
-
-
-def _q5_1(data: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    numbers = _nibbles(data[:, 8:]) | _fifth_bits(data[:, 4:8]) << 4
-    return (numbers * _half(data[:, :2]) + _half(data[:, 2:4])).astype(np.float32).reshape(shape)
-
-
-def _q6_k(data: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Blocks:
-    low, high = data[:, :128].reshape(-1, 2, 2, 32), data[:, 128:192].reshape(-1, 2, 32)
-    scales = np.ascontiguousarray(data[:, 192:208]).view(np.int8).astype(np.float32) * _half(data[:, 208:210])
-    quarters = [
-        low[:, :, 0] & 15 | (high & 3) << 4,
-        low[:, :, 1] & 15 | (high >> 2 & 3) << 4,
-        low[:, :, 0] >> 4 | (high >> 4 & 3) << 4,
-        low[:, :, 1] >> 4 | (high >> 6 & 3) << 4,
-    ]
-    integers = np.stack(quarters, axis=2).reshape(len(data), 256).astype(np.int8) - np.int8(32)
-    return _blocked(integers, scales, shape, 16)
-
-
-def _k_scales(data: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return the scales and minima of 8 sub-blocks from 12 bytes of 6-bit numbers."""
-    first, second, third = data[:, :4], data[:, 4:8], data[:, 8:12]
-    scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=1)
-    minima = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=1)
-    return scales.astype(np.float32), minima.astype(np.float32)
-
-
-def _affine_k(
-    numbers: npt.NDArray[Any], data: npt.NDArray[np.uint8], shape: tuple[int, ...]
-) -> npt.NDArray[np.float32]:
-    scales, minima = _k_scales(data[:, 4:16])
-    steps, lows = _half(data[:, :2]) * scales, _half(data[:, 2:4]) * minima
-    result: npt.NDArray[np.float32] = numbers * steps[:, :, None] - lows[:, :, None]
-    return result.astype(np.float32).reshape(shape)
-
-
-def _q4_k(data: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    pairs = data[:, 16:].reshape(-1, 4, 1, 32)
-    return _affine_k(np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, 32), data, shape)
-
-
-def _q5_k(data: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    pairs = data[:, 48:].reshape(-1, 4, 1, 32)
-    low = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, 32)
-    bits = data[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    return _affine_k(low | bits << 4, data, shape)
-
-
-_DECODERS: dict[str, Callable[[npt.NDArray[np.uint8], tuple[int, ...]], npt.NDArray[Any] | Blocks]] = {
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
-}
+        if plain:
+            whole: npt.NDArray[Any] = data.view(plain).reshape(shape)
+            return whole
+        return BLOCKS[number].decode(data.reshape(blocks, width), shape)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Size, Way
-from sardonyx.convert.weights.architecture import Architecture, from_config, from_gguf
-from sardonyx.convert.weights.checkpoint import GgufCheckpoint, SafetensorsFiles
+from sardonyx.convert.weights.architecture import Architecture, from_config
+from sardonyx.convert.weights.checkpoint import FolderCheckpoint, GgufCheckpoint, SafetensorsFiles
 from sardonyx.convert.weights.gguf import GgufFile
-from sardonyx.convert.weights.transformer import Transformer
-from sardonyx.errors import EvaluationError, ModelFileError, OptionError
+from sardonyx.convert.weights.gguf_families import from_gguf
+from sardonyx.convert.weights.models import has_positions, transformer_model
+from sardonyx.convert.weights.witness import transformers_answers
+from sardonyx.errors import ModelFileError, OptionError, UnsupportedError
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -31,24 +33,7 @@ TOKENIZER_FILES = (
 )
 """Files beside the weights that describe texts, and are carried to the model."""
 
-
-class _Folder:
-    """Weights of safetensors files, with the base model's prefix added where the file lacks it."""
-
-    def __init__(self, files: SafetensorsFiles, family: str) -> None:
-        self._files = files
-        self._names = files.names()
-        self._prefix = {"gpt2": "transformer.", "bert": ""}.get(family, "model.")
-
-    def _name(self, name: str) -> str:
-        short = name.removeprefix(self._prefix)
-        return name if name in self._names or short not in self._names else short
-
-    def has(self, name: str) -> bool:
-        return self._name(name) in self._names
-
-    def tensor(self, name: str) -> Any:
-        return self._files.tensor(self._name(name))
+_LONGEST_CONFIG = 1 << 24
 
 
 def ways(source: Any, options: Options) -> Sequence[Way]:
@@ -75,116 +60,79 @@ def ways(source: Any, options: Options) -> Sequence[Way]:
 def _read_folder(folder: Path, path: Path) -> Imported:
     config = folder / "config.json"
     try:
+        if config.stat().st_size > _LONGEST_CONFIG:
+            raise ModelFileError(f"a configuration has at most {_LONGEST_CONFIG} bytes", where=str(config))
         fields = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelFileError(f"cannot be read: {error}", where=str(config)) from error
     architecture = from_config(fields, str(config))
-    checkpoint = _Folder(SafetensorsFiles(path), architecture.family)
-    run, reason = _transformers(folder, architecture)
+    checkpoint = FolderCheckpoint(SafetensorsFiles(path), architecture.family.prefixes)
+    model = transformer_model(architecture, checkpoint)
+    unused = [name for name in checkpoint.unused() if not _is_left_out(name, architecture)]
+    _refuse_unused(architecture, unused, folder)
+    run, reason = transformers_answers(folder, architecture)
     beside = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    return _imported(architecture, checkpoint, run, reason, beside)
+    return _imported(architecture, model, run, reason, beside)
+
+
+def _is_left_out(name: str, architecture: Architecture) -> bool:
+    """Return True for weights that the model has not: heads of encoders, and the head of logits if tied."""
+    if not architecture.family.is_encoder:
+        return architecture.is_tied and name.startswith(f"{architecture.family.names.head}.")
+    inner = name.split(".")[0] if not name.startswith(architecture.family.prefixes) else name.split(".")[1]
+    return inner not in ("embeddings", "encoder", "transformer", "layers")
 
 
 def _read_gguf(path: Path) -> Imported:
     file = GgufFile(path)
-    architecture = from_gguf(file.metadata, file.shapes, str(path))
-    run, reason = _transformers(path.parent, architecture, path.name)
-    return _imported(architecture, GgufCheckpoint(file, architecture), run, reason)
+    description = from_gguf(file)
+    architecture = description.architecture
+    checkpoint = GgufCheckpoint(file, architecture, has_pairs=description.has_pairs)
+    model = transformer_model(architecture, checkpoint)
+    _refuse_unused(architecture, checkpoint.unused(), path)
+    run, reason = transformers_answers(path.parent, architecture, path.name, description.config)
+    if architecture.family.repeats_cache:
+        run, reason = None, "transformers reads the fused rows of Falcon's new architecture in another order"
+    return _imported(architecture, model, run, reason)
+
+
+def _refuse_unused(architecture: Architecture, unused: Sequence[str], path: Path) -> None:
+    """Raise ``UnsupportedError`` if the file has weights that the family does not know."""
+    if unused:
+        names = ", ".join(f"'{name}'" for name in unused[:3])
+        problem = f"{architecture.name} has no use for {len(unused)} tensors of the file ({names})"
+        raise UnsupportedError(problem, where=str(path))
 
 
 def _imported(
     architecture: Architecture,
-    checkpoint: Any,
+    model: ir.Model,
     run: Callable[[Feeds], Answers] | None,
     reason: str,
     beside: Sequence[Path] = (),
 ) -> Imported:
-    model = Transformer(architecture, checkpoint).model()
     examples = [_example(architecture, 2, 5, 3), _example(architecture, 1, 1, 4), _example(architecture, 3, 4, 0)]
-    if architecture.family == "bert":
-        sizes = {"batch": Size(2), "sequence": Size(5)}
-    else:
-        sizes = {"batch": Size(2), "sequence": Size(5), "past": Size(3, low=0)}
-    calls = (Call(f"{architecture.family} layer", "converted", count=architecture.layers),)
+    sizes = {"batch": Size(2), "sequence": Size(5)}
+    if not architecture.family.is_encoder:
+        sizes["past"] = Size(3, low=0)
+    calls = (Call(f"{architecture.name} layer", "converted", count=len(architecture.layers)),)
     return Imported(model, run, reason, sizes=sizes, examples=examples, calls=calls, beside=beside)
 
 
 def _example(architecture: Architecture, batch: int, length: int, past: int) -> dict[str, Any]:
     generator = np.random.default_rng(batch)
-    ids = generator.integers(0, architecture.vocabulary, (batch, length))
-    if architecture.family == "bert":
-        mask = np.ones((batch, length), np.int64)
-        mask[0, length // 2 + 1 :] = 0
-        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": generator.integers(0, 2, (batch, length))}
-    feeds: dict[str, Any] = {
-        "input_ids": ids,
-        "attention_mask": np.ones((batch, past + length), np.int64),
-        "position_ids": np.tile(np.arange(past, past + length), (batch, 1)),
-    }
+    feeds: dict[str, Any] = {"input_ids": generator.integers(0, architecture.vocabulary, (batch, length))}
+    if architecture.family.is_encoder:
+        feeds["attention_mask"] = np.ones((batch, length), np.int64)
+        feeds["attention_mask"][0, length // 2 + 1 :] = 0
+        if architecture.family.names.token_types:
+            feeds["token_type_ids"] = generator.integers(0, 2, (batch, length))
+        return feeds
+    feeds["attention_mask"] = np.ones((batch, past + length), np.int64)
+    if has_positions(architecture):
+        feeds["position_ids"] = np.tile(np.arange(past, past + length), (batch, 1))
     shape = (batch, architecture.key_heads, past, architecture.head_size)
-    for i in range(architecture.layers):
+    for i in range(len(architecture.layers)):
         for part in ("key", "value"):
             feeds[f"past_key_values.{i}.{part}"] = generator.standard_normal(shape).astype(np.float32)
     return feeds
-
-
-def _transformers(
-    folder: Path, architecture: Architecture, gguf: str | None = None
-) -> tuple[Callable[[Feeds], Answers] | None, str]:
-    """Return the answers of transformers, or None and the reason."""
-    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
-        return None, f"{' and '.join(missing)} not installed: pip install sardonyx[transformers]"
-    import torch
-    import transformers
-
-    model: Any = None
-
-    def loaded() -> Any:
-        nonlocal model
-        if model is None:
-            kind = transformers.AutoModel if architecture.family == "bert" else transformers.AutoModelForCausalLM
-            options = {"gguf_file": gguf} if gguf else {}
-            model = kind.from_pretrained(
-                folder, local_files_only=True, dtype=torch.float32, attn_implementation="eager", **options
-            ).eval()
-        return model
-
-    def run(feeds: Feeds) -> Answers:
-        try:
-            tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in feeds.items()}
-            with torch.no_grad():
-                return _answered(loaded(), tensors, architecture)
-        except (RuntimeError, ValueError, IndexError, ImportError, OSError) as error:
-            raise EvaluationError(f"transformers refuses: {error}", where=str(folder)) from error
-
-    return run, ""
-
-
-def _answered(model: Any, tensors: Mapping[str, Any], architecture: Architecture) -> dict[str, Any]:
-    if architecture.family == "bert":
-        result = model(**tensors)
-        answer = {"last_hidden_state": result.last_hidden_state.numpy()}
-        if getattr(result, "pooler_output", None) is not None:
-            answer["pooler_output"] = result.pooler_output.numpy()
-        return answer
-    from transformers import DynamicCache
-
-    past = tensors["past_key_values.0.key"].shape[2]
-    if tensors["attention_mask"].shape[1] != past + tensors["input_ids"].shape[1]:
-        raise ValueError("attention_mask: expected as many columns as past and new tokens")
-    cache = DynamicCache()
-    if past:
-        for i in range(architecture.layers):
-            cache.update(tensors[f"past_key_values.{i}.key"], tensors[f"past_key_values.{i}.value"], i)
-    result = model(
-        input_ids=tensors["input_ids"],
-        attention_mask=tensors["attention_mask"],
-        position_ids=tensors["position_ids"],
-        past_key_values=cache,
-        use_cache=True,
-    )
-    answer = {"logits": result.logits.numpy()}
-    for i, layer in enumerate(result.past_key_values.layers):
-        answer[f"present.{i}.key"], answer[f"present.{i}.value"] = layer.keys.numpy(), layer.values.numpy()
-    return answer

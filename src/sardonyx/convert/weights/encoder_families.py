@@ -1,0 +1,199 @@
+"""Encoders like BERT, each as its differences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sardonyx.convert.weights.family import Family, Names
+from sardonyx.convert.weights.fields import Fields
+from sardonyx.errors import UnsupportedError
+
+_BERT = Names(
+    embedding="embeddings.word_embeddings",
+    positions="embeddings.position_embeddings",
+    token_types="embeddings.token_type_embeddings",
+    embedding_norm="embeddings.LayerNorm",
+    layer="encoder.layer.{}",
+    attention_norm="attention.output.LayerNorm",
+    feed_forward_norm="output.LayerNorm",
+    q="attention.self.query",
+    k="attention.self.key",
+    v="attention.self.value",
+    o="attention.output.dense",
+    up="intermediate.dense",
+    down="output.dense",
+    final_norm="",
+    head="",
+    pooler="pooler.dense",
+)
+_DISTILBERT = replace(
+    _BERT,
+    token_types="",
+    layer="transformer.layer.{}",
+    attention_norm="sa_layer_norm",
+    feed_forward_norm="output_layer_norm",
+    q="attention.q_lin",
+    k="attention.k_lin",
+    v="attention.v_lin",
+    o="attention.out_lin",
+    up="ffn.lin1",
+    down="ffn.lin2",
+    pooler="",
+)
+_ALBERT = replace(
+    _BERT,
+    project_in="encoder.embedding_hidden_mapping_in",
+    layer="encoder.albert_layer_groups.{}.albert_layers.{}",
+    attention_norm="attention.LayerNorm",
+    feed_forward_norm="full_layer_layer_norm",
+    q="attention.query",
+    k="attention.key",
+    v="attention.value",
+    o="attention.dense",
+    up="ffn",
+    down="ffn_output",
+    pooler="pooler",
+)
+_MPNET = replace(
+    _BERT,
+    token_types="",
+    attention_norm="attention.LayerNorm",
+    q="attention.attn.q",
+    k="attention.attn.k",
+    v="attention.attn.v",
+    o="attention.attn.o",
+)
+_MEGATRON = replace(
+    _BERT,
+    embedding_norm="",
+    attention_norm="attention.ln",
+    feed_forward_norm="ln",
+    final_norm="encoder.ln",
+)
+_MODERN = Names(
+    embedding="embeddings.tok_embeddings",
+    embedding_norm="embeddings.norm",
+    attention_norm="attn_norm",
+    feed_forward_norm="mlp_norm",
+    qkv="attn.Wqkv",
+    o="attn.Wo",
+    gate_up="mlp.Wi",
+    down="mlp.Wo",
+    final_norm="final_norm",
+    head="",
+)
+_NOMIC = replace(
+    _BERT,
+    positions="",
+    embedding_norm="emb_ln",
+    layer="encoder.layers.{}",
+    attention_norm="norm1",
+    feed_forward_norm="norm2",
+    qkv="attn.Wqkv",
+    o="attn.out_proj",
+    gate="mlp.fc12",
+    up="mlp.fc11",
+    down="mlp.fc2",
+    pooler="",
+)
+
+
+def _bert(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    kind = fields.get("position_embedding_type")
+    if kind not in (None, "absolute"):
+        raise UnsupportedError(f"position_embedding_type '{kind}'", where=fields.where)
+    for name in ("is_decoder", "add_cross_attention"):
+        if fields.get(name):
+            raise UnsupportedError(f"{name} of an encoder", where=fields.where)
+    return family, fields
+
+
+def _distilbert(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    if fields.get("sinusoidal_pos_embds"):
+        # The file holds the table of sines, as a weight.
+        fields = fields.changed(sinusoidal_pos_embds=False)
+    return _bert(family, fields.changed(hidden_size=fields.integer("dim"), hidden_act=fields.get("activation")))
+
+
+def _electra(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    hidden = fields.integer("hidden_size")
+    width = fields.integer("embedding_size", default=128)
+    names = replace(family.names, project_in="embeddings_project" if width != hidden else "")
+    return _bert(replace(family, names=names), fields)
+
+
+def _modern(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """Windows by a period that begins with a layer without one, half of them on each side."""
+    layers = fields.integer("num_hidden_layers", high=4096)
+    period = fields.integer("global_attn_every_n_layers", default=3)
+    kinds = fields.get("layer_types")
+    kinds = kinds or ["sliding_attention" if i % period else "full_attention" for i in range(layers)]
+    window = fields.integer("local_attention", default=128, low=2) // 2
+    bases = {
+        "rope_theta": fields.get("global_rope_theta") or 160000.0,
+        "rope_local_base_freq": fields.get("local_rope_theta") or 10000.0,
+    }
+    return family, fields.changed(layer_types=kinds, sliding_window=window, **bases)
+
+
+BERT = Family(
+    names=_BERT,
+    prefixes=("bert.",),
+    is_encoder=True,
+    norm="layer",
+    norms_sums=True,
+    positions="learned",
+    is_gated=False,
+    defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-12},
+    variant=_bert,
+)
+_ROBERTA = replace(BERT, prefixes=("roberta.",), counts_tokens=True, defaults={**BERT.defaults, "pad_token_id": 1})
+
+ENCODER_FAMILIES: dict[str, Family] = {
+    "bert": BERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "distilbert": replace(
+        BERT,
+        names=_DISTILBERT,
+        prefixes=("distilbert.",),
+        defaults={"activation": "gelu", "layer_norm_eps": 1e-12},
+        variant=_distilbert,
+    ),
+    "electra": replace(BERT, names=replace(_BERT, pooler=""), prefixes=("electra.",), variant=_electra),
+    "albert": replace(
+        BERT,
+        names=_ALBERT,
+        prefixes=("albert.",),
+        shares_layers=True,
+        defaults={"hidden_act": "gelu_new", "layer_norm_eps": 1e-12},
+    ),
+    "mpnet": replace(
+        BERT,
+        names=_MPNET,
+        prefixes=("mpnet.",),
+        positions="relative",
+        counts_tokens=True,
+        defaults={**BERT.defaults, "pad_token_id": 1},
+    ),
+    "megatron-bert": replace(BERT, names=_MEGATRON, norms_sums=False),
+    "modernbert": Family(
+        names=_MODERN,
+        is_encoder=True,
+        norm="layer",
+        has_local_rotary=True,
+        window_period=1,
+        defaults={"hidden_activation": "gelu", "norm_eps": 1e-5},
+        variant=_modern,
+    ),
+    "nomic_bert": replace(
+        BERT,
+        names=_NOMIC,
+        prefixes=("model.",),
+        positions="rotary",
+        is_gated=True,
+        defaults={"hidden_act": "silu", "layer_norm_eps": 1e-12, "rope_theta": 1000.0},
+    ),
+}
+"""Families by ``model_type``."""

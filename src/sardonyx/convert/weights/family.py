@@ -1,0 +1,167 @@
+"""A family of transformers as its differences from Llama: names of weights, and variants of the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sardonyx.convert.weights.fields import Fields
+
+Norm = Literal["rms", "rms + 1", "layer", "layer + 1", "layer without weights"]
+"""Kinds of norms; ``+ 1`` where the weight is stored less 1."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of the weights, without the prefix of the base model; empty if the family has no such weight.
+
+    Attributes:
+        embedding: Rows of tokens.
+        positions: Rows of learned positions.
+        token_types: Rows of token types.
+        embedding_norm: Norm of the sum of these rows.
+        project_in: Linear map from the width of the embedding to that of the layers.
+        project_out: Linear map back.
+        layer: Prefix of a layer, with its number as ``{}``.
+        attention_norm: Norm of the input of the attention; of its sum if :attr:`Family.norms_sums`.
+        attention_result_norm: Norm of the attention's result, before the sum.
+        feed_forward_norm: Norm of the input of the feed-forward network; of its sum if :attr:`Family.norms_sums`.
+        feed_forward_result_norm: Norm of the network's result, before the sum.
+        q: Queries.
+        k: Keys.
+        v: Values.
+        qkv: Queries, keys and values as one matrix.
+        o: Result of the attention.
+        q_norm: Norm of queries.
+        k_norm: Norm of keys.
+        gate: Gate of the feed-forward network.
+        up: First matrix of the network.
+        gate_up: Gate and first matrix as one.
+        down: Second matrix of the network.
+        final_norm: Norm after the last layer.
+        head: Map to logits.
+        pooler: Map of the first token, of encoders.
+    """
+
+    embedding: str = "embed_tokens"
+    positions: str = ""
+    token_types: str = ""
+    embedding_norm: str = ""
+    project_in: str = ""
+    project_out: str = ""
+    layer: str = "layers.{}"
+    attention_norm: str = "input_layernorm"
+    attention_result_norm: str = ""
+    feed_forward_norm: str = "post_attention_layernorm"
+    feed_forward_result_norm: str = ""
+    q: str = "self_attn.q_proj"
+    k: str = "self_attn.k_proj"
+    v: str = "self_attn.v_proj"
+    qkv: str = ""
+    o: str = "self_attn.o_proj"
+    q_norm: str = "self_attn.q_norm"
+    k_norm: str = "self_attn.k_norm"
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    gate_up: str = ""
+    down: str = "mlp.down_proj"
+    final_norm: str = "norm"
+    head: str = "lm_head"
+    pooler: str = ""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: names below the layer, and the choice of experts.
+
+    Attributes:
+        router: Map to a score for each expert.
+        expert: Prefix of an expert, with its number as ``{}``.
+        gate: Gate of an expert.
+        up: First matrix of an expert.
+        down: Second matrix of an expert.
+        gate_up: Gates and first matrices of all experts as one tensor, [experts, 2 * inner, hidden].
+        downs: Second matrices of all experts, [experts, hidden, inner].
+        choice: Order of choice and softmax; ``"sparse mixer"`` has a softmax over close scores for each choice.
+        is_normalized: True if chosen weights are divided by their sum; the field ``norm_topk_prob`` has precedence.
+        gates: Gates of all experts as one tensor, [experts, inner, hidden].
+        ups: First matrices of all experts.
+        shared: Gate, first and second matrix of an expert that sees every token; empty without one.
+        shared_gate: Map to the logit of the shared expert's weight.
+    """
+
+    router: str = "mlp.gate"
+    expert: str = "mlp.experts.{}"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+    gate_up: str = "mlp.experts.gate_up_proj"
+    downs: str = "mlp.experts.down_proj"
+    choice: Literal["softmax, top", "top, softmax", "sparse mixer"] = "softmax, top"
+    is_normalized: bool = False
+    gates: str = ""
+    ups: str = ""
+    shared: tuple[str, ...] = ()
+    shared_gate: str = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Variants of a family; the defaults are those of Llama.
+
+    Attributes:
+        names: Names of the weights.
+        prefixes: Prefixes of the base model that a file may have.
+        is_encoder: True for encoders: no cache, every token attends to all tokens.
+        norm: Kind of the norms.
+        norms_sums: True if norms follow the sums (BERT).
+        sums_norms: True if the norm's result is added, not its input (BLOOM's option).
+        is_parallel: True if attention and feed-forward network have the same input; both norms apply to it if the
+            feed-forward network has one.
+        positions: ALiBi counts known tokens, ``"key alibi"`` all keys; ``"scaled alibi"`` is multiplied by the scale of
+            scores, and rounded to bfloat16. ``"relative"`` adds a bias by distance to learned positions.
+        position_offset: Number of the row of the first learned position.
+        counts_tokens: True if learned positions of encoders count the tokens that are no padding.
+        shares_layers: True if layers are inner layers of groups, and those of a group share their weights (ALBERT).
+        rotates_pairs: True if neighbouring elements are rotated, not halves.
+        rotary_layers: Layers with rotary embedding: ``"windowed"`` for those with a sliding window, ``"listed"`` by
+            the field ``no_rope_layers``.
+        has_local_rotary: True if layers with a window have a rotary embedding of their own.
+        query_norm: Norms of queries and keys: of a head with common weights, of all heads as one row, or of a head
+            with its own weights.
+        fused: Order of queries, keys and values in one matrix: ``"groups"`` by head of keys.
+        is_gated: True for a feed-forward network with gate.
+        is_transposed: True if matrices are stored [in, out].
+        repeats_cache: True if the source's cache repeats keys and values for the heads of queries.
+        experts: Mixture of experts, if any.
+        window_period: Each layer with a number that this divides has no window; 1 if all have one; 0 without windows.
+        embedding_scale: True if embeddings are multiplied by the root of the width.
+        defaults: Values of fields that a configuration may leave out.
+        variant: Returns the family and the fields by options of the configuration.
+    """
+
+    names: Names = field(default_factory=Names)
+    prefixes: tuple[str, ...] = ("model.",)
+    is_encoder: bool = False
+    norm: Norm = "rms"
+    norms_sums: bool = False
+    sums_norms: bool = False
+    is_parallel: bool = False
+    positions: Literal["rotary", "learned", "alibi", "scaled alibi", "key alibi", "relative"] = "rotary"
+    position_offset: int = 0
+    counts_tokens: bool = False
+    shares_layers: bool = False
+    rotates_pairs: bool = False
+    rotary_layers: Literal["all", "windowed", "listed"] = "all"
+    has_local_rotary: bool = False
+    query_norm: Literal["", "head", "row", "own"] = ""
+    fused: Literal["rows", "groups"] = "rows"
+    is_gated: bool = True
+    is_transposed: bool = False
+    repeats_cache: bool = False
+    experts: Experts | None = None
+    window_period: int = 0
+    embedding_scale: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    variant: Callable[[Family, Fields], tuple[Family, Fields]] | None = None

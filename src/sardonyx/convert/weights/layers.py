@@ -1,0 +1,257 @@
+"""Layers of transformers: attention, feed-forward networks and mixtures of experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from sardonyx.convert.weights.blocks import Blocks
+from sardonyx.convert.weights.family import Experts
+from sardonyx.convert.weights.transformer import Rotation, TransformerBuilder
+from sardonyx.errors import ModelFileError, UnsupportedError
+
+Cache = tuple[ir.Value, ir.Value]
+"""Keys and values, [batch, key heads, positions, head size]."""
+
+
+class LayersBuilder(TransformerBuilder):
+    """A transformer under construction, with its layers."""
+
+    def layer(
+        self, i: int, x: ir.Value, cache: Cache | None, rotation: Rotation | None, mask: ir.Value
+    ) -> tuple[ir.Value, Cache]:
+        """Return the result of a layer, and all its keys and values.
+
+        Args:
+            i: Number of the layer.
+            x: Residual stream, [batch, sequence, hidden].
+            cache: Keys and values of former positions.
+            rotation: Cosines and sines; None without.
+            mask: Scores to add, that [batch, heads, sequence, positions] broadcast to.
+        """
+        names, hidden, layer = self.family.names, self.a.hidden, self.a.layers[i]
+
+        def named(name: str) -> str:
+            return f"{layer}.{name}" if name else ""
+
+        if self.family.norms_sums:
+            mixed, cache = self.attention(i, x, cache, rotation, mask)
+            x = self.norm(self._sum(x, mixed), named(names.attention_norm), hidden)
+            inner = self.feed_forward(i, x)
+            return self.norm(self._sum(x, inner), named(names.feed_forward_norm), hidden), cache
+        attention_norm = named(names.attention_norm)
+        if i == 0 and self.family.is_encoder and not self.checkpoint.has(f"{attention_norm}.weight"):
+            attention_norm = ""
+        normal = self.norm(x, attention_norm, hidden)
+        mixed, cache = self.attention(i, normal, cache, rotation, mask)
+        mixed = self.norm(mixed, named(names.attention_result_norm), hidden)
+        if self.family.is_parallel:
+            own = self.norm(x, named(names.feed_forward_norm), hidden) if names.feed_forward_norm else normal
+            return self._sum(x, self.node("Add", mixed, self.feed_forward(i, own))), cache
+        x = self._sum(normal if self.family.sums_norms else x, mixed)
+        normal = self.norm(x, named(names.feed_forward_norm), hidden)
+        inner = self.norm(self.feed_forward(i, normal), named(names.feed_forward_result_norm), hidden)
+        return self._sum(normal if self.family.sums_norms else x, inner), cache
+
+    def _sum(self, x: ir.Value, result: ir.Value) -> ir.Value:
+        return self.node("Add", x, self.scaled(result, self.a.residual_scale))
+
+    # Attention
+
+    def attention(
+        self, i: int, x: ir.Value, cache: Cache | None, rotation: Rotation | None, mask: ir.Value
+    ) -> tuple[ir.Value, Cache]:
+        """Return the result of the attention, and all keys and values."""
+        q, k, v = self._projections(self.a.layers[i], x)
+        q, k = self.rotated(q, rotation), self.rotated(k, rotation)
+        if cache is not None:
+            k, v = self.node("Concat", cache[0], k, axis=2), self.node("Concat", cache[1], v, axis=2)
+        scores = self.node("MatMul", q, self.node("Transpose", self._repeated(k), perm=[0, 1, 3, 2]))
+        scores = self.limited(self.scaled(scores, self.a.attention_scale), self.a.attention_limit)
+        share = self.node("Softmax", self.node("Add", scores, mask), axis=-1)
+        mixed = self.node("Transpose", self.node("MatMul", share, self._repeated(v)), perm=[0, 2, 1, 3])
+        width = self.a.heads * self.a.head_size
+        mixed = self.node("Reshape", mixed, self.ints(0, 0, width))
+        name = f"{self.a.layers[i]}.{self.family.names.o}"
+        return self.linear(mixed, name, width, self.a.hidden, is_transposed=self.family.is_transposed), (k, v)
+
+    def _projections(self, layer: str, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Return queries, keys and values, [batch, heads, sequence, size]."""
+        names, size = self.family.names, self.a.head_size
+        counts = (self.a.heads, self.a.key_heads, self.a.key_heads)
+        if names.qkv and not self.checkpoint.has(f"{layer}.{names.q}.weight"):
+            parts = self._fused(x, f"{layer}.{names.qkv}", counts)
+        else:
+            parts = [
+                self.linear(x, f"{layer}.{name}", self.a.hidden, count * size, is_transposed=self.family.is_transposed)
+                for name, count in zip((names.q, names.k, names.v), counts, strict=True)
+            ]
+        norms = (f"{layer}.{names.q_norm}", f"{layer}.{names.k_norm}", "")
+        if self.family.query_norm == "row":
+            parts = [
+                self.norm(part, name, count * size) for part, name, count in zip(parts, norms, counts, strict=True)
+            ]
+        if self.a.clip:
+            parts = [self.node("Clip", part, self.number(-self.a.clip), self.number(self.a.clip)) for part in parts]
+        q, k, v = (self._heads(part, count) for part, count in zip(parts, counts, strict=True))
+        if self.family.query_norm == "head":
+            q, k = self.norm(q, norms[0], size), self.norm(k, norms[1], size)
+        elif self.family.query_norm == "own":
+            q, k = self._own_norm(q, norms[0], self.a.heads), self._own_norm(k, norms[1], self.a.key_heads)
+        return q, k, v
+
+    def _fused(self, x: ir.Value, name: str, counts: tuple[int, int, int]) -> list[ir.Value]:
+        """Return [batch, sequence, heads * size] of queries, keys and values from one matrix."""
+        size, keys = self.a.head_size, self.a.key_heads
+        whole = self.linear(x, name, self.a.hidden, sum(counts) * size, is_transposed=self.family.is_transposed)
+        if self.family.fused == "rows":
+            return self.nodes_of("Split", 3, whole, self.ints(*(count * size for count in counts)), axis=-1)
+        groups = self.node("Reshape", whole, self.ints(0, 0, keys, sum(counts) // keys * size))
+        parts = self.nodes_of("Split", 3, groups, self.ints(*(count // keys * size for count in counts)), axis=-1)
+        return [self.node("Reshape", part, self.ints(0, 0, -1)) for part in parts]
+
+    def _own_norm(self, x: ir.Value, name: str, heads: int) -> ir.Value:
+        """Return the layer norm of each head with the head's weights."""
+        if self.checkpoint.has(f"{name}.weight"):
+            w = self.weight(f"{name}.weight", heads, self.a.head_size)
+        else:
+            rows = [self.weight(f"{name}.norms.{j}.weight", self.a.head_size) for j in range(heads)]
+            w = self.node("Concat", *(self.node("Unsqueeze", row, self.ints(0)) for row in rows), axis=0)
+        normal = self.normalized(x, self.a.head_size, is_centred=True)
+        return self.node("Mul", normal, self.node("Unsqueeze", w, self.ints(1)))
+
+    def _heads(self, x: ir.Value, count: int) -> ir.Value:
+        """Return [batch, sequence, count * size] as [batch, count, sequence, size]."""
+        split = self.node("Reshape", x, self.ints(0, 0, count, self.a.head_size))
+        return self.node("Transpose", split, perm=[0, 2, 1, 3])
+
+    def _repeated(self, x: ir.Value) -> ir.Value:
+        """Return keys or values with every head repeated for its group of queries."""
+        groups = self.a.heads // self.a.key_heads
+        if groups == 1:
+            return x
+        wide = self.node("Expand", self.node("Unsqueeze", x, self.ints(2)), self.ints(1, 1, groups, 1, 1))
+        sizes = (self.sizes_of(x, 0, 1), self.ints(self.a.heads), self.sizes_of(x, 2, 4))
+        return self.node("Reshape", wide, self.node("Concat", *sizes, axis=0))
+
+    # Feed-forward networks
+
+    def feed_forward(self, i: int, x: ir.Value) -> ir.Value:
+        """Return the result of a layer's feed-forward network."""
+        names, layer = self.family.names, self.a.layers[i]
+        if self.family.experts is not None and self.a.has_experts[i]:
+            return self._experts(self.family.experts, layer, x)
+        if not self.family.is_gated:
+            inner = self.activated(self._outward(x, f"{layer}.{names.up}", self._inner_size(f"{layer}.{names.up}")))
+            return self._inward(inner, f"{layer}.{names.down}")
+        if names.gate_up:
+            size = self._inner_size(f"{layer}.{names.gate_up}")
+            both = self._outward(x, f"{layer}.{names.gate_up}", size)
+            gate, up = self.nodes_of("Split", 2, both, axis=-1, num_outputs=2)
+        else:
+            size = self._inner_size(f"{layer}.{names.up}")
+            gate, up = (self._outward(x, f"{layer}.{name}", size) for name in (names.gate, names.up))
+        return self._inward(self.node("Mul", self.activated(gate), up), f"{layer}.{names.down}")
+
+    def _inner_size(self, name: str) -> int:
+        """Return the outer size of a matrix: the width of a network is that of its weights."""
+        shape = self.checkpoint.tensor(f"{name}.weight").shape
+        if len(shape) != 2:
+            raise ModelFileError(f"tensor '{name}.weight' has sizes {list(shape)}", where=self.checkpoint.where)
+        return int(shape[1 if self.family.is_transposed else 0])
+
+    def _outward(self, x: ir.Value, name: str, size: int) -> ir.Value:
+        return self.linear(x, name, self.a.hidden, size, is_transposed=self.family.is_transposed)
+
+    def _inward(self, x: ir.Value, name: str) -> ir.Value:
+        shape = self.checkpoint.tensor(f"{name}.weight").shape
+        inner = int(shape[0 if self.family.is_transposed else -1]) if len(shape) == 2 else 0
+        return self.linear(x, name, inner, self.a.hidden, is_transposed=self.family.is_transposed)
+
+    # Mixtures of experts
+
+    def _experts(self, experts: Experts, layer: str, x: ir.Value) -> ir.Value:
+        """Return the weighted sum of the best experts; others see every token with weight 0."""
+        scores = self.linear(x, f"{layer}.{experts.router}", self.a.hidden, self.a.experts)
+        weights = self._sparse_mixer(scores) if experts.choice == "sparse mixer" else self._chosen(experts, scores)
+        total: ir.Value | None = None
+        for j in range(self.a.experts):
+            part = self._expert(experts, layer, j, x)
+            part = self.node("Mul", part, self.node("Gather", weights, self.ints(j), axis=-1))
+            total = part if total is None else self.node("Add", total, part)
+        assert total is not None
+        if not experts.shared:
+            return total
+        names = [f"{layer}.{name}" for name in experts.shared]
+        size = self._inner_size(names[0])
+        gate, up = (self._outward(x, name, size) for name in names[:2])
+        common = self._inward(self.node("Mul", self.activated(gate), up), names[2])
+        if experts.shared_gate:
+            logit = self.linear(x, f"{layer}.{experts.shared_gate}", self.a.hidden, 1)
+            common = self.node("Mul", self.node("Sigmoid", logit), common)
+        return self.node("Add", total, common)
+
+    def _chosen(self, experts: Experts, scores: ir.Value) -> ir.Value:
+        """Return the weight of each expert, 0 for those that are not among the best."""
+        is_first = experts.choice == "softmax, top"
+        share = self.node("Softmax", scores, axis=-1) if is_first else scores
+        best, index = self.nodes_of("TopK", 2, share, self.ints(self.a.active_experts), axis=-1)
+        if not is_first:
+            best = self.node("Softmax", best, axis=-1)
+        elif self.a.normalizes_experts:
+            best = self.node("Div", best, self.node("ReduceSum", best, self.ints(-1), keepdims=1))
+        return self._scattered(scores, index, best)
+
+    def _scattered(self, scores: ir.Value, index: ir.Value, values: ir.Value) -> ir.Value:
+        zeros = self.node("Expand", self.number(0.0), self.node("Shape", scores))
+        return self.node("ScatterElements", zeros, index, values, axis=-1)
+
+    def _sparse_mixer(self, scores: ir.Value) -> ir.Value:
+        """Return the weights of two experts: each the share of the best among close scores, of those that remain."""
+        if self.a.active_experts != 2:
+            raise UnsupportedError(f"{self.a.active_experts} experts of a sparse mixer", where=self.a.name)
+        remaining, indices, values = scores, [], []
+        lowest = self.number(-np.inf)
+        for _ in range(2):
+            best, index = self.nodes_of("TopK", 2, remaining, self.ints(1), axis=-1)
+            size = self.node("Max", self.node("Abs", scores), best)
+            distance = self.node("Div", self.node("Sub", best, scores), size)
+            is_far = self.node("Greater", distance, self.number(2 * self.a.jitter))
+            share = self.node("Softmax", self.node("Where", is_far, lowest, remaining), axis=-1)
+            values.append(self.node("GatherElements", share, index, axis=-1))
+            indices.append(index)
+            gone = self.node("Expand", lowest, self.node("Shape", index))
+            remaining = self.node("ScatterElements", remaining, index, gone, axis=-1)
+        index, best = self.node("Concat", *indices, axis=-1), self.node("Concat", *values, axis=-1)
+        return self._scattered(scores, index, best)
+
+    def _expert(self, experts: Experts, layer: str, j: int, x: ir.Value) -> ir.Value:
+        """Return the result of one expert for all tokens."""
+        own = f"{layer}.{experts.expert.format(j)}"
+        if self.checkpoint.has(f"{own}.{experts.up}.weight"):
+            size = self._inner_size(f"{own}.{experts.up}")
+            gate, up = (self._outward(x, f"{own}.{name}", size) for name in (experts.gate, experts.up))
+            return self._inward(self.node("Mul", self.activated(gate), up), f"{own}.{experts.down}")
+        if experts.gates and self.checkpoint.has(f"{layer}.{experts.gates}"):
+            names = [f"{layer}.{name}" for name in (experts.gates, experts.ups, experts.downs)]
+            *outward, down = (self._slice(name, j) for name in names)
+            gate, up = (self.product(x, self.stored(part, f"{own}.{i}")) for i, part in enumerate(outward))
+        else:
+            both, down = (self._slice(f"{layer}.{name}", j) for name in (experts.gate_up, experts.downs))
+            if both.shape[0] != 2 * down.shape[1]:
+                sizes = f"{list(both.shape)} and {list(down.shape)}"
+                raise ModelFileError(f"an expert of '{layer}' has sizes {sizes}", where=self.checkpoint.where)
+            product = self.product(x, self.stored(both, f"{own}.gate_up"))
+            gate, up = self.nodes_of("Split", 2, product, axis=-1, num_outputs=2)
+        return self.product(self.node("Mul", self.activated(gate), up), self.stored(down, f"{own}.down"))
+
+    def _slice(self, name: str, j: int) -> npt.NDArray[Any] | Blocks:
+        """Return the matrix of one expert from the tensor of all."""
+        whole = self.checkpoint.tensor(name)
+        if len(whole.shape) != 3 or whole.shape[0] != self.a.experts or self.a.hidden not in whole.shape[1:]:
+            problem = f"tensor '{name}' has sizes {list(whole.shape)}, expected {self.a.experts} matrices"
+            raise ModelFileError(problem, where=self.checkpoint.where)
+        return whole[j]

@@ -1,0 +1,277 @@
+"""Decoders like Llama, each as its differences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sardonyx.convert.weights.family import Experts, Family, Names
+from sardonyx.convert.weights.fields import Fields
+
+_AFTER = Names(
+    attention_norm="",
+    attention_result_norm="post_attention_layernorm",
+    feed_forward_norm="",
+    feed_forward_result_norm="post_feedforward_layernorm",
+)
+_AROUND = Names(
+    attention_result_norm="post_attention_layernorm",
+    feed_forward_norm="pre_feedforward_layernorm",
+    feed_forward_result_norm="post_feedforward_layernorm",
+)
+_PHI = Names(
+    o="self_attn.dense",
+    q_norm="self_attn.q_layernorm",
+    k_norm="self_attn.k_layernorm",
+    feed_forward_norm="",
+    up="mlp.fc1",
+    down="mlp.fc2",
+    final_norm="final_layernorm",
+)
+_BLOCK = Experts(router="block_sparse_moe.gate", expert="block_sparse_moe.experts.{}", gate="w1", up="w3", down="w2")
+_GRANITE = Experts(
+    router="block_sparse_moe.router.layer",
+    gate_up="block_sparse_moe.input_linear.weight",
+    downs="block_sparse_moe.output_linear.weight",
+    choice="top, softmax",
+)
+_GEMMA = {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256}
+
+
+def _qwen(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """Windows only on request, and not in the first layers."""
+    if not fields.flag("use_sliding_window"):
+        return replace(family, window_period=0), fields
+    return family, fields
+
+
+def _gemma(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """``hidden_act`` of old configurations is not what the model computes."""
+    return family, fields.changed(hidden_activation=fields.get("hidden_activation") or "gelu_pytorch_tanh")
+
+
+def _phimoe(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """LongRoPE without its long factors, and factors of cosines by the number of positions."""
+    name = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
+    parameters = fields.mapping(name)
+    if "short_factor" not in parameters:
+        return family, fields
+    return family, fields.changed(**{name: {**parameters, "long_factor": parameters["short_factor"]}})
+
+
+def _stablelm(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    is_parallel = fields.flag("use_parallel_residual")
+    names = replace(family.names, feed_forward_norm="" if is_parallel else family.names.feed_forward_norm)
+    family = replace(family, names=names, is_parallel=is_parallel)
+    return replace(family, query_norm="own" if fields.flag("qk_layernorm") else ""), fields
+
+
+def _cohere(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    return replace(family, query_norm="own" if fields.flag("use_qk_norm") else ""), fields
+
+
+def _query_layer_norm(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    return replace(family, query_norm="head" if fields.flag("qk_layernorm") else ""), fields
+
+
+def _persimmon(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    return _query_layer_norm(family, fields.changed(num_key_value_heads=None))
+
+
+LLAMA = Family()
+_QWEN2 = replace(LLAMA, window_period=1, variant=_qwen)
+_QWEN3 = replace(_QWEN2, query_norm="head", defaults={"head_dim": 128})
+_OLMO2 = replace(LLAMA, names=_AFTER, query_norm="row", defaults={"rms_norm_eps": 1e-5})
+_GLM = replace(
+    LLAMA,
+    names=replace(LLAMA.names, gate_up="mlp.gate_up_proj"),
+    rotates_pairs=True,
+    defaults={"partial_rotary_factor": 0.5, "head_dim": 128, "rms_norm_eps": 1.5625e-07},
+)
+_COHERE = replace(
+    LLAMA,
+    names=replace(LLAMA.names, feed_forward_norm=""),
+    norm="layer",
+    is_parallel=True,
+    rotates_pairs=True,
+    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "logit_scale": 0.0625, "rope_theta": 500000.0},
+    variant=_cohere,
+)
+_GEMMA1 = replace(LLAMA, norm="rms + 1", embedding_scale=True, defaults=_GEMMA, variant=_gemma)
+_GEMMA2 = replace(
+    _GEMMA1,
+    names=_AROUND,
+    window_period=2,
+    defaults={
+        **_GEMMA,
+        "sliding_window": 4096,
+        "query_pre_attn_scalar": 256,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
+)
+_MIXTRAL = replace(
+    LLAMA,
+    window_period=1,
+    experts=replace(_BLOCK, is_normalized=True),
+    defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2},
+)
+_PERSIMMON = Names(
+    qkv="self_attn.query_key_value",
+    o="self_attn.dense",
+    q_norm="self_attn.q_layernorm",
+    k_norm="self_attn.k_layernorm",
+    up="mlp.dense_h_to_4h",
+    down="mlp.dense_4h_to_h",
+    final_norm="final_layernorm",
+)
+
+LLAMA_FAMILIES: dict[str, Family] = {
+    "llama": LLAMA,
+    "mistral": replace(LLAMA, window_period=1, defaults={"sliding_window": None}),
+    "ministral": replace(LLAMA, window_period=1),
+    "qwen2": _QWEN2,
+    "qwen3": _QWEN3,
+    "qwen2_moe": replace(
+        _QWEN2,
+        experts=Experts(
+            shared=tuple(f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")),
+            shared_gate="mlp.shared_expert_gate",
+        ),
+        defaults={"num_experts": 60, "num_experts_per_tok": 4},
+    ),
+    "qwen3_moe": replace(_QWEN3, experts=Experts(), defaults={"num_experts": 128, "num_experts_per_tok": 8}),
+    "mixtral": _MIXTRAL,
+    "phimoe": replace(
+        _MIXTRAL,
+        norm="layer",
+        experts=replace(_BLOCK, choice="sparse mixer"),
+        defaults={**_MIXTRAL.defaults, "num_local_experts": 16, "router_jitter_noise": 0.01},
+        variant=_phimoe,
+    ),
+    "olmo": replace(LLAMA, norm="layer without weights", defaults={"layer_norm_eps": 1e-5}),
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, window_period=4, has_local_rotary=True),
+    "olmoe": replace(
+        LLAMA,
+        query_norm="row",
+        experts=Experts(),
+        defaults={"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8},
+    ),
+    "granite": LLAMA,
+    "granitemoe": replace(LLAMA, experts=_GRANITE, defaults={"num_local_experts": 8, "num_experts_per_tok": 2}),
+    "stablelm": replace(
+        LLAMA,
+        names=replace(LLAMA.names, q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm"),
+        norm="layer",
+        defaults={"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25},
+        variant=_stablelm,
+    ),
+    "starcoder2": replace(
+        LLAMA,
+        names=replace(LLAMA.names, up="mlp.c_fc", down="mlp.c_proj"),
+        norm="layer",
+        is_gated=False,
+        window_period=1,
+        defaults={"tie_word_embeddings": True, "norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "cohere": _COHERE,
+    "cohere2": replace(
+        _COHERE,
+        window_period=4,
+        rotary_layers="windowed",
+        defaults={**_COHERE.defaults, "rope_theta": 10000.0, "sliding_window": 4096},
+    ),
+    "glm": _GLM,
+    "glm4": replace(
+        _GLM,
+        names=replace(
+            _GLM.names,
+            attention_result_norm="post_self_attn_layernorm",
+            feed_forward_result_norm="post_mlp_layernorm",
+        ),
+    ),
+    "gemma": _GEMMA1,
+    "gemma2": _GEMMA2,
+    "gemma3_text": replace(
+        _GEMMA2,
+        query_norm="head",
+        window_period=6,
+        has_local_rotary=True,
+        defaults={**_GEMMA, "sliding_window": 4096, "query_pre_attn_scalar": 256, "rope_theta": 1e6},
+    ),
+    "phi": replace(
+        LLAMA,
+        names=_PHI,
+        norm="layer",
+        is_parallel=True,
+        is_gated=False,
+        defaults={"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "hidden_act": "gelu_new"},
+        variant=_query_layer_norm,
+    ),
+    "phi3": replace(
+        LLAMA,
+        names=replace(LLAMA.names, qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
+        window_period=1,
+        defaults={"rms_norm_eps": 1e-5},
+    ),
+    "nemotron": replace(
+        LLAMA,
+        norm="layer + 1",
+        is_gated=False,
+        defaults={"norm_eps": 1e-5, "hidden_act": "relu2", "partial_rotary_factor": 0.5},
+    ),
+    "persimmon": replace(
+        LLAMA,
+        names=_PERSIMMON,
+        norm="layer",
+        fused="groups",
+        is_gated=False,
+        defaults={
+            "layer_norm_eps": 1e-5,
+            "hidden_act": "relu2",
+            "partial_rotary_factor": 0.5,
+            "qk_layernorm": True,
+        },
+        variant=_persimmon,
+    ),
+    "smollm3": replace(
+        LLAMA,
+        rotary_layers="listed",
+        window_period=1,
+        defaults={"tie_word_embeddings": True, "rope_theta": 2e6},
+        variant=_qwen,
+    ),
+    "exaone4": replace(
+        LLAMA,
+        names=_AFTER,
+        query_norm="head",
+        rotary_layers="windowed",
+        window_period=4,
+        defaults={"rms_norm_eps": 1e-5},
+    ),
+    "ernie4_5": replace(
+        LLAMA,
+        rotates_pairs=True,
+        defaults={"tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "head_dim": 128},
+    ),
+    "seed_oss": replace(LLAMA, defaults={"head_dim": 128}),
+    "arcee": replace(LLAMA, is_gated=False, defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2"}),
+    "helium": replace(LLAMA, rotates_pairs=True, defaults={"rms_norm_eps": 1e-8, "rope_theta": 1e5, "head_dim": 128}),
+    "internlm2": replace(
+        LLAMA,
+        names=Names(
+            embedding="tok_embeddings",
+            attention_norm="attention_norm",
+            feed_forward_norm="ffn_norm",
+            qkv="attention.wqkv",
+            o="attention.wo",
+            gate="feed_forward.w1",
+            up="feed_forward.w3",
+            down="feed_forward.w2",
+            head="output",
+        ),
+        fused="groups",
+    ),
+    "internlm3": LLAMA,
+}
+"""Families by ``model_type``."""
