@@ -142,6 +142,29 @@ def test_codes_are_packed_four_vectors_at_a_time(target: str) -> None:
     assert len(packed) == requantize.packs(program.target)
 
 
+@pytest.mark.parametrize("target", [name for name in TARGETS if not NAMED.get(name, host()).saturates])
+def test_gated_sums_become_codes_without_limits_of_floats(target: str) -> None:
+    """A gate between sums and codes takes the short power, and packing applies the limits."""
+    rng = np.random.default_rng(0)
+    weights = constant(rng.integers(-127, 128, (32, 32, 1, 1)).astype(np.int8), t.INT8)
+    scales, factors = rng.uniform(1e-4, 1e-3, (32, 1, 1)), 2.0 ** rng.integers(-2, 4, (32, 1, 1))
+
+    def convolved(x: L.Tensor) -> L.Tensor:
+        return L.convolve(x, weights, strides=[1, 1], padding=[(0, 0)] * 2, dtype=t.INT32)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        offsets = constant(np.arange(32, dtype=np.int32).reshape(32, 1, 1), t.INT32)
+        y = L.cast(convolved(x) - offsets, t.FLOAT) * constant(np.float32(scales), t.FLOAT)
+        z = y * (1.0 / (1.0 + L.exp(-y))) * constant(np.float32(factors), t.FLOAT) / 0.01
+        return [convolved(L.cast(L.clip(L.round_(z) + 7.0, 0.0, 255.0), t.UINT8))]
+
+    function = trace("f", body, [TensorType(t.UINT8, (1, 32, 8, 13))])
+    program = Program.compile(function, target=host() if target == host().name else NAMED[target], threads=1)
+    (launch,) = [launch for launch in program.launches if ".pack" in launch.text]
+    assert ".scalef" in launch.text
+    assert "fcmp" not in launch.text
+
+
 def winograd_kernel(plan: Winograd) -> Kernel:
     kernel = Kernel(plan.target)
     x, weights, scratch = (kernel.buffer() for _ in range(3))

@@ -131,3 +131,52 @@ def test_sums_of_integers_become_codes(dtype: DType, zero: int, low: int, high: 
     feeds = [rng.integers(0, 256, (1, channels, 3, 13)).astype(np.uint8)]
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
+
+
+def gated(y: L.Tensor, kind: str) -> L.Tensor:
+    share = 1.0 / (1.0 + L.exp(-(y * 1.702 if kind == "quick gelu" else y)))
+    return {"sigmoid": share, "swapped": share * y}.get(kind, y * share)
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if packs(NAMED.get(name, host()))])
+@pytest.mark.parametrize(
+    ("kind", "scale", "factor"),
+    [("sigmoid", 1 / 256, 1.0), ("silu", 0.05, 1.0), ("silu", 0.004, 8.0), ("swapped", 0.05, 4.0),
+     ("quick gelu", 0.03, 1.0), ("silu", 3e-4, 1.0)],
+)  # fmt: skip
+@pytest.mark.parametrize("channels", [32, 21], ids=["blocks", "channels past the last"])
+def test_gated_sums_of_integers_become_codes(
+    kind: str, scale: float, factor: float, channels: int, target: str
+) -> None:
+    """The codes are those of the exact function, but for numbers within a thousandth of the middle of two codes."""
+    rng = np.random.default_rng(channels)
+    weights = constant(rng.integers(-60, 61, (channels, channels, 1, 1)).astype(np.int8), t.INT8)
+    scales = np.float32(rng.uniform(1e-4, 1e-3, (channels, 1, 1)))
+    summand = np.float32(rng.uniform(-9, 9, (channels, 1, 1)))
+    factors = np.float32(factor ** rng.integers(-1, 2, (channels, 1, 1)))
+    same = constant(np.eye(channels, dtype=np.int8).reshape(channels, channels, 1, 1), t.INT8)
+    zero = 7.0
+
+    def convolved(x: L.Tensor, w: L.Tensor) -> L.Tensor:
+        return L.convolve(L.cast(x, t.INT32), L.cast(w, t.INT32), strides=[1, 1], padding=[(0, 0)] * 2)
+
+    def sums(x: L.Tensor) -> L.Tensor:
+        return L.cast(convolved(x, weights), t.FLOAT) * constant(scales, t.FLOAT) + constant(summand, t.FLOAT)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        y = gated(sums(x), kind)
+        y = y * constant(factors, t.FLOAT) if factor != 1 else y
+        return [convolved(L.cast(L.clip(L.round_(y / scale) + zero, 0.0, 255.0), t.UINT8), same)]
+
+    function = trace("f", body, [TensorType(t.UINT8, (1, channels, 30, 41))])
+    program = Program.compile(function, target=host() if target == host().name else NAMED[target], threads=1)
+    feeds = [rng.integers(0, 256, (1, channels, 30, 41)).astype(np.uint8)]
+    of_sums = trace("sums", lambda x: [sums(x)], [TensorType(t.UINT8, (1, channels, 30, 41))])
+    x = computed(of_sums, feeds)[0].astype(np.float64)
+    with np.errstate(all="ignore"):
+        share = 1 / (1 + np.exp(-(x * np.float32(1.702) if kind == "quick gelu" else x)))
+        units = (share if kind == "sigmoid" else x * share) * (factors if factor != 1 else 1) / np.float32(scale)
+    exact = np.clip(units + zero, 0, 255)
+    codes = program.run(feeds)[0]
+    assert np.abs(codes - exact).max() <= 0.5 + 1e-3
+    assert len(np.unique(codes)) > 20

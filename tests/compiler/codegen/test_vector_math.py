@@ -180,3 +180,27 @@ def test_logistic_is_as_exact_as_its_formula(target: str) -> None:
             near = (np.abs(x) < 87) & (np.abs(exact) > np.finfo(np.float32).tiny)
             check("logistic", actual[near], exact[near], x[near], most=4.0)
             np.testing.assert_allclose(actual[~near], formula[~near], rtol=1e-6, atol=1e-42)
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if name != "neon"])
+@pytest.mark.parametrize("slope", [1.0, -1.0, 1.702])
+@pytest.mark.parametrize("degree", sorted(vector_math_f32.POWER_ERRORS))
+def test_rough_logistic_is_as_near_as_its_power(degree: int, slope: float, target: str) -> None:
+    def body(e: Emitter, arguments: list[str], lanes: int, mask: str | None, status: str) -> str:
+        y, x = (Vector(e, name, "float", lanes) for name in arguments)
+        (result,) = vector_math_f32.rough_logistics([y], [x], slope, degree)
+        return result.name
+
+    x = over_all_exponents(np.dtype(np.float32), 16)
+    x = x[np.isfinite(x)]
+    wide = x.astype(np.longdouble)
+    with np.errstate(all="ignore"):
+        share = 1 / (1 + np.exp(-slope * wide))
+    for y in (np.ones_like(x), x):
+        actual = Elementwise(body, [t.FLOAT] * 2, t.FLOAT, target)(y, x)
+        # A power that is wrong by a share changes the quotient y * s by y * s * (1 - s) times as much.
+        error = vector_math_f32.POWER_ERRORS[degree] + 1.2e-7 * np.abs(slope * wide)
+        bound = np.abs(y) * share * (1 - share) * error + np.abs(y * share) * 2.0**-23 + 1e-37 * (1 + np.abs(wide))
+        off = np.abs(actual - y * share)
+        worst = int((off - bound).argmax())
+        assert off[worst] <= bound[worst], f"{x[worst]!r}: {actual[worst]!r}, not {(y * share)[worst]!r}"

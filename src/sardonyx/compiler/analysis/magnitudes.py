@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from sardonyx.compiler.analysis.logistic import exponent_of_logistic
 from sardonyx.compiler.analysis.primitive_traits import is_splat
+from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType
 
-CLASSES = (2.0**-12, 2.0**-6, 1.0, 2.0**16)
-"""Upper limits of the classes."""
+CLASSES = (2.0**-12, 2.0**-6, 1.0, 2.0**4, 2.0**16)
+"""Upper limits of the classes of float32."""
+
+INTEGER_CLASSES = (2.0**20, 2.0**24)
+"""Upper limits of the classes of int32."""
 
 _MOST_ELEMENTS = 1 << 14
 """Largest constant that has a class: scales and summands of channels."""
@@ -34,14 +39,15 @@ def quantizes(values: Iterable[Value]) -> bool:
 
 
 def magnitude_class(value: Value) -> float | None:
-    """Return the least of :data:`CLASSES` that no element of a float32 constant exceeds; None for other constants."""
-    if not isinstance(value.type, TensorType) or value.type.dtype != t.FLOAT:
+    """Return the least limit that no element of a float32 or int32 constant exceeds; None for other constants."""
+    if not isinstance(value.type, TensorType) or value.type.dtype not in (t.FLOAT, t.INT32):
         return None
     array = np.asarray(value.known)
     if not 0 < array.size <= _MOST_ELEMENTS or not np.isfinite(array).all():
         return None
-    largest = float(np.abs(array).max())
-    return next((limit for limit in CLASSES if largest <= limit), None)
+    largest = float(np.abs(array.astype(np.float64)).max())
+    limits = CLASSES if value.type.dtype == t.FLOAT else INTEGER_CLASSES
+    return next((limit for limit in limits if largest <= limit), None)
 
 
 def largest_magnitude(value: Value, computes: Callable[[Value], bool], depth: int = _MOST_OPERATIONS) -> float:
@@ -56,7 +62,7 @@ def largest_magnitude(value: Value, computes: Callable[[Value], bool], depth: in
         return math.inf
     dtype = value.type.dtype
     if t.is_integer(dtype):
-        return float(1 << (dtype.bitwidth - (t.kind(dtype) == "int"))) if dtype.bitwidth <= 32 else math.inf
+        return _largest_integer(value, computes, depth)
     if dtype != t.FLOAT or not (value.is_constant or computes(value)):
         return math.inf
     if value.is_constant:
@@ -68,6 +74,11 @@ def largest_magnitude(value: Value, computes: Callable[[Value], bool], depth: in
         return largest_magnitude(value.operands[0], computes, depth - 1)
     if value.op == "round":
         return largest_magnitude(value.operands[0], computes, depth - 1) + 1
+    exponent = exponent_of_logistic(value)
+    if exponent is not None:
+        # The divisor is at least 1.
+        is_bounded = largest_magnitude(exponent.x, computes, depth - 1) < math.inf
+        return largest_magnitude(value.operands[0], computes, depth - 1) if is_bounded else math.inf
     if value.op not in ("add", "sub", "mul", "div", "max", "min"):
         return math.inf
     first, second = (largest_magnitude(operand, computes, depth - 1) for operand in value.operands)
@@ -84,3 +95,33 @@ def largest_magnitude(value: Value, computes: Callable[[Value], bool], depth: in
             bound = max(first, second)
     # A sum of roundings exceeds no product of a small number.
     return bound * 1.0001 if bound < 1e30 else math.inf
+
+
+def _largest_integer(value: Value, computes: Callable[[Value], bool], depth: int) -> float:
+    """Return a bound of the magnitude of every element of an integer value."""
+    assert isinstance(value.type, TensorType)
+    dtype = value.type.dtype
+    of_type = float(1 << (dtype.bitwidth - (t.kind(dtype) == "int"))) if dtype.bitwidth <= 32 else math.inf
+    if value.is_constant:
+        return magnitude_class(value) or of_type
+    if not depth or not computes(value):
+        return of_type
+    bound = math.inf
+    if value.op in ("reshape", "permute", "broadcast", "convert"):
+        source = value.operands[0].type
+        if isinstance(source, TensorType) and t.is_integer(source.dtype):
+            bound = _largest_integer(value.operands[0], computes, depth - 1)
+    elif value.op in ("add", "sub"):
+        bound = sum(_largest_integer(operand, computes, depth - 1) for operand in value.operands)
+    elif value.op == "convolve":
+        x, w = (_largest_integer(operand, computes, depth - 1) for operand in value.operands)
+        bound = x * w * _terms(value.operands[1])
+    # Sums beyond the type lose their upper bits.
+    return min(bound, of_type)
+
+
+def _terms(weights: Value) -> float:
+    """Return the number of products in an element of a convolution, infinity if the call knows the number."""
+    sizes = shape_of(weights)[2:]  # [groups, filters, channels, *window]
+    known = [size for size in sizes if isinstance(size, int)]
+    return math.prod(known) if len(known) == len(sizes) else math.inf

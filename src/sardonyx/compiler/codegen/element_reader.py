@@ -218,9 +218,15 @@ class Reader(PositionArithmetic):
         dividend = self.element(codes.dividend, position, shape)
         if dividend.uniform:
             return None
-        numbers = codes.numbers(Vector(self.kernel.emitter, dividend.name, "float", self.lanes))
+        factors = [self.floats(factor, position, shape) for factor in codes.factors]
+        numbers = codes.numbers(Vector(self.kernel.emitter, dividend.name, "float", self.lanes), factors)
         name = numbers.name if is_float else self.converted(t.FLOAT, codes.dtype, numbers.name, False)
         return Element(name, False)
+
+    def floats(self, value: Value, position: Position, shape: tuple[Size, ...] | None = None) -> Vector:
+        """Return float32 elements at a position, in every lane."""
+        name = self.spread(self.element(value, position, shape), value)
+        return Vector(self.kernel.emitter, name, "float", self.lanes)
 
     def _requantization(self, value: Value) -> Codes | None:
         """Return the requantization that computes a value, if the processor has the instructions."""

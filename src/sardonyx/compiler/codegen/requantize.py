@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sardonyx.compiler.analysis.code_tables import CodeTable, code_table
-from sardonyx.compiler.analysis.magnitudes import largest_magnitude
+from sardonyx.compiler.analysis.logistic import Gate, gate_of
+from sardonyx.compiler.analysis.magnitudes import largest_magnitude, magnitude_class
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_splat
 from sardonyx.compiler.codegen.exact_division import Quotient, quotient
+from sardonyx.compiler.codegen.vector_math_f32 import POWER_ERRORS, rough_logistics
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.target.description import Target
@@ -39,6 +41,9 @@ _PACK_BYTES = {
 
 _LARGEST_WHOLE = float(1 << 30)
 """Bound below which the nearest integer of a float has 32 bits."""
+
+_GATE_ERROR = 2.0**-12
+"""Largest error of a gate in units of its codes, where a smaller one takes more instructions."""
 
 Computes = Callable[[Value], bool]
 """True for the values that a kernel computes, False for those that the kernel reads from memory."""
@@ -63,6 +68,7 @@ class Codes:
         factor: Units of this requantization in a unit of ``first``.
         largest: A bound of the magnitude of the numbers that are rounded, which are never NaN; infinity if there is
             none.
+        gate: The gate whose result is divided; None for other values.
     """
 
     source: Value
@@ -75,6 +81,7 @@ class Codes:
     first: Codes | None = None
     factor: float = 1.0
     largest: float = math.inf
+    gate: Gate | None = None
 
     @property
     def is_limited_packed(self) -> bool:
@@ -93,16 +100,29 @@ class Codes:
 
     def steps(self, result: Value) -> Iterator[Value]:
         """Yield the values between :attr:`dividend` and a result of this requantization, with the result."""
-        value = result
-        while value is not self.dividend:
+        value, last = result, self.first or self
+        while value is not last._divided:
             yield value
             value = value.operands[0] if not is_splat(_unrepeated(value.operands[0])) else value.operands[1]
+        if last.gate is not None:
+            yield from last.gate.parts
 
     @property
     def dividend(self) -> Value:
-        """The operand of :meth:`rounded`: the dividend of :attr:`quotient`, or the source."""
+        """The operand of :meth:`rounded`: the argument of the gate, the dividend of :attr:`quotient`, or the source."""
         if self.first is not None:
             return self.first.dividend
+        return self._divided if self.gate is None else self.gate.x
+
+    @property
+    def factors(self) -> tuple[Value, ...]:
+        """Constants by which the results of the gate are multiplied, further operands of :meth:`rounded`."""
+        if self.first is not None:
+            return self.first.factors
+        return () if self.gate is None else self.gate.factors
+
+    @property
+    def _divided(self) -> Value:
         return self.source if self.quotient is None else self.source.operands[0]
 
     def moved(self, amount: int, dtype: DType) -> Codes:
@@ -112,16 +132,19 @@ class Codes:
             dtype=dtype,
         )  # fmt: skip
 
-    def rounded(self, x: Vector) -> Vector:
+    def rounded(self, vectors: Sequence[Vector], factors: Sequence[Vector] = ()) -> list[Vector]:
         """Return the integers of the source as 32-bit integers, before zero point and lower limit are applied.
 
         Both are applied by packing. Floats beyond 32 bits become the least 32-bit integer, the processor's result of
         such conversions.
 
         Args:
-            x: The elements of :attr:`dividend`.
+            vectors: Elements of :attr:`dividend`.
+            factors: The elements of :attr:`factors` at the same channels.
         """
-        x = self._units(x)
+        return [self._nearest(x) for x in self._units(vectors, factors)]
+
+    def _nearest(self, x: Vector) -> Vector:
         if self.is_limited_packed:
             return nearest(x)
         least = _LIMITS[self.dtype][0]
@@ -136,12 +159,13 @@ class Codes:
         # The processor converts NaN to the least integer, too.
         return whole if self.none in (least, self.low) else (~x.is_nan()).where(whole, self.none - self.zero)
 
-    def numbers(self, x: Vector) -> Vector:
-        """Return the integers as floats, from the elements of :attr:`dividend`; NaN becomes :attr:`none`.
+    def numbers(self, x: Vector, factors: Sequence[Vector] = ()) -> Vector:
+        """Return the integers as floats, from the operands of :meth:`rounded`; NaN becomes :attr:`none`.
 
         Conversions to integers and back take as long as all other instructions of a requantization.
         """
-        whole = self._units(x).call("roundeven")
+        (units,) = self._units([x], factors)
+        whole = units.call("roundeven")
         if self.zero:
             whole = whole + float(self.zero)
         low, high = float(self.low), float(self.high)
@@ -151,21 +175,52 @@ class Codes:
             return (~whole.is_nan()).where(whole.above(low).below(high), float(self.none))
         return (whole > low).where(whole, low).below(high)
 
-    def _units(self, x: Vector) -> Vector:
-        """Return the source from the elements of :attr:`dividend`."""
+    def _units(self, vectors: Sequence[Vector], factors: Sequence[Vector]) -> list[Vector]:
+        """Return the source from the operands of :meth:`rounded`."""
+        if self.gate is not None:
+            return self._gated(self.gate, vectors, factors)
         if self.first is None:
-            return x if self.quotient is None else self.quotient(x)
+            return list(vectors) if self.quotient is None else [self.quotient(x) for x in vectors]
         first = self.first
-        whole = first._units(x).call("roundeven")
+        whole = [x.call("roundeven") for x in first._units(vectors, factors)]
         if self.factor <= 0:
-            whole = whole.above(first.low - first.zero).below(first.high - first.zero)
+            whole = [x.above(first.low - first.zero).below(first.high - first.zero) for x in whole]
         # A product that increases keeps the order: the limits of this range hold those of the first one.
-        return whole if self.factor == 1 else whole * self.factor
+        return whole if self.factor == 1 else [x * self.factor for x in whole]
+
+    def _gated(self, gate: Gate, vectors: Sequence[Vector], factors: Sequence[Vector]) -> list[Vector]:
+        """Return the quotients of a gate, whose error is that of a function within some units in the last place."""
+        assert self.quotient is not None
+        number = float(np.float32(1 / np.float64(self.quotient.divisor)))
+        factor, bound = vectors[0].like(number * (1.0 if gate.numerator is None else gate.numerator)), number
+        for value, elements in zip(gate.factors, factors, strict=True):
+            factor, bound = elements * factor, bound * (magnitude_class(_unrepeated(value)) or math.inf)
+        numerators = [x * factor if gate.numerator is None else factor for x in vectors]
+        is_near = gate.sensitivity * POWER_ERRORS[4] * bound <= _GATE_ERROR
+        return rough_logistics(numerators, vectors, gate.slope, 4 if is_near else 5)
 
     @property
     def bytes(self) -> int:
         """Bytes of an element."""
         return self.dtype.bitwidth // 8
+
+    def round_and_store(
+        self, e: Emitter, lanes: int, factors: Sequence[Vector], mask: str | None, pointer: str, names: Sequence[str]
+    ) -> None:
+        """Write the codes of adjacent vectors.
+
+        Args:
+            e: Emitter of the instructions.
+            lanes: Lanes of a vector.
+            factors: The elements of :attr:`factors`.
+            mask: The channels that exist, of type ``i1``; None for all. Others, which fill the last block, become 0.
+            pointer: The address of the first vector.
+            names: Vectors of :attr:`dividend`, at most :data:`PACKED`.
+        """
+        whole = self.rounded([Vector(e, name, "float", lanes) for name in names], factors)
+        if mask is not None:
+            whole = [Vector(e, mask, "i1", lanes).where(x, -self.zero) for x in whole]
+        self.store(e, lanes, pointer, [x.name for x in whole])
 
     def store(self, e: Emitter, lanes: int, pointer: str, whole: Sequence[str]) -> None:
         """Write results of :meth:`rounded` as adjacent elements.
@@ -313,7 +368,14 @@ def quantization(x: Value, dtype: DType) -> Codes | None:
 def plain_codes(value: Value, computes: Computes) -> Codes | None:
     """Return the requantization that computes a value of 8 bits, in a kernel; None for other values."""
     result = quantization(value.operands[0], dtype_of(value)) if value.op == "convert" else None
-    return result and replace(result, largest=largest_magnitude(result.source, computes))
+    if result is None:
+        return None
+    result = replace(result, largest=largest_magnitude(result.source, computes))
+    gate = gate_of(result.source.operands[0]) if result.quotient is not None and result.quotient.factor else None
+    if gate is None or not all(computes(part) for part in (result.source, *gate.parts)):
+        return result
+    is_finite = result.largest < math.inf and largest_magnitude(gate.x, computes) < math.inf
+    return replace(result, gate=gate if is_finite else None)
 
 
 def _signed_source(value: Value) -> Value | None:

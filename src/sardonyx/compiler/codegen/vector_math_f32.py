@@ -8,6 +8,7 @@ constant term on, and the others are fitted again after each rounding; the remai
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from sardonyx.compiler.llvm.vector_value import Vector, polynomial
 
@@ -59,6 +60,79 @@ def logistic(numerator: Vector, x: Vector) -> Vector:
     first, second, third = (rest.fma(_TWICE_EXP[i + 1], _TWICE_EXP[i]) for i in (0, 2, 4))
     even = square.fma(square.fma(square.fma(_TWICE_EXP[6], third), second), first)
     return numerator / even.fma(power, 1.0)
+
+
+_POWERS_OF_TWO = {
+    4: (0.9999992847442627, 0.6931217312812805, 0.2402467131614685, 0.05591825023293495, 0.009572961367666721),
+    5: (1.0, 0.6931467056274414, 0.2402217984199524, 0.055509377270936966, 0.009676279500126839,
+        0.0013237780658528209),
+}  # fmt: skip
+"""``2**f`` for ``|f| <= 1/2``, by degree."""
+
+POWER_ERRORS = {4: 2.7e-6, 5: 2.6e-7}
+"""Relative errors of the powers in :func:`rough_logistic`, by degree, with those of roundings."""
+
+
+def rough_logistics(
+    numerators: Sequence[Vector], arguments: Sequence[Vector], slope: float, degree: int
+) -> list[Vector]:
+    """Return ``numerator / (1 + exp(-slope * x))`` with a small error of the power, for finite arguments ``x``.
+
+    The exponent is rounded to a ``float``, so that the error of the power grows with its size. The power itself is then
+    so large or so small that the quotient hardly depends on it: :attr:`.Gate.sensitivity` bounds the error.
+    Instructions alternate between the vectors, so that the processor finds independent ones among the next few dozen.
+
+    Args:
+        numerators: The numerators.
+        arguments: The arguments: whole vectors of the target, x86 with AVX2 or AVX-512.
+        slope: Factor of the arguments.
+        degree: A degree of :data:`POWER_ERRORS`.
+    """
+    exponents = [x * (-slope * _LOG2E) for x in arguments]
+    if exponents[0].lanes == 16:
+        coefficients = _above_half(_POWERS_OF_TWO[degree])
+        below = [exponent.call("floor") for exponent in exponents]
+        powers = _polynomials(_differences(exponents, below), coefficients)
+        scaled = [_times_power_of_two(power, exponent) for power, exponent in zip(powers, exponents, strict=True)]
+    else:
+        # Powers beyond the limits leave no difference to 0 and 1, as codes.
+        exponents = [exponent.above(-125.0).below(125.0) for exponent in exponents]
+        shifted = [exponent + _SHIFTER for exponent in exponents]
+        whole = [number - _SHIFTER for number in shifted]
+        powers = _polynomials(_differences(exponents, whole), _POWERS_OF_TWO[degree])
+        scales = [number.bits() << 23 for number in shifted]
+        scaled = [(power.bits() + scale).number() for power, scale in zip(powers, scales, strict=True)]
+    divisors = [power + 1.0 for power in scaled]
+    return [numerator / divisor for numerator, divisor in zip(numerators, divisors, strict=True)]
+
+
+def _above_half(coefficients: Sequence[float]) -> tuple[float, ...]:
+    """Return the coefficients of ``sqrt(2) * p(f - 1/2)`` for a polynomial ``p``."""
+    result = [0.0]
+    for coefficient in reversed(coefficients):
+        # Horner's rule for polynomials: times f - 1/2, plus a coefficient.
+        result = [low - high / 2 for low, high in zip([0.0, *result], [*result, 0.0], strict=True)]
+        result[0] += coefficient
+    return tuple(math.sqrt(2) * coefficient for coefficient in result[: len(coefficients)])
+
+
+def _differences(minuends: Sequence[Vector], subtrahends: Sequence[Vector]) -> list[Vector]:
+    return [x - y for x, y in zip(minuends, subtrahends, strict=True)]
+
+
+def _polynomials(arguments: Sequence[Vector], coefficients: Sequence[float]) -> list[Vector]:
+    """Evaluate a polynomial at several arguments, whose instructions alternate."""
+    results: list[Vector] = [x.like(coefficients[-1]) for x in arguments]
+    for coefficient in reversed(coefficients[:-1]):
+        results = [result.fma(x, coefficient) for result, x in zip(results, arguments, strict=True)]
+    return results
+
+
+def _times_power_of_two(x: Vector, exponent: Vector) -> Vector:
+    """Return ``x`` times 2 to the power of the next smaller integer of an exponent: one instruction of AVX-512."""
+    operands = [(x.type, x.name), (x.type, exponent.name), (x.type, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+    name = x.emitter.call(x.type, "llvm.x86.avx512.mask.scalef.ps.512", operands)
+    return Vector(x.emitter, name, x.element, x.lanes)
 
 
 _LOG = (-0.5, 0.3333321511745453, -0.2499980628490448, 0.2001042664051056, -0.16680195927619934, 0.14005734026432037,

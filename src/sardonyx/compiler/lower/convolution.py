@@ -23,7 +23,6 @@ from sardonyx.compiler.kernels.conv.nchw_pooling import planar_pooling
 from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.kernels.conv.winograd_weights import WeightTransform
-from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.extremes import Extremes
 from sardonyx.compiler.lower.launch import Prepared, Scratch, Stage
@@ -309,13 +308,13 @@ class ImageKernel:
                     if self.extremes is not None:
                         self.extremes.add(position, mask)
                     return
-                rounded = codes.rounded(Vector(e, reader.vector(codes.dividend, position), "float", lanes))
-                if mask is not None:
-                    # The channels added to fill the last block are zero.
-                    rounded = Vector(e, mask, "i1", lanes).where(rounded, -codes.zero)
+                # The channels, and so factors and mask, are those of all neighbours.
+                factors = [reader.floats(factor, position) for factor in codes.factors]
                 address = e.address(memory.pointer, f"i{8 * codes.bytes}", reader.offset(memory, position).base)
-                store = functools.partial(codes.store, e, lanes)
-                w.kernel.neighbours.wait(address, rounded.name, requantize.PACKED, store)
+                store = functools.partial(codes.round_and_store, e, lanes, factors, mask)
+                w.kernel.neighbours.wait(
+                    address, reader.floats(codes.dividend, position).name, requantize.PACKED, store
+                )  # fmt: skip
 
         return epilogue
 
