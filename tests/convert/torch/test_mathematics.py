@@ -70,6 +70,8 @@ SPECTRA = {
 ALGEBRA = {
     "cdist": (torch.cdist, (x(2, 6, 5), x(2, 7, 5))),
     "cdist, largest": (lambda a, b: torch.cdist(a, b, float("inf")), (x(2, 6, 5), x(2, 7, 5))),
+    "cross products": (lambda a: torch.linalg.cross(a.view(3, 4, 3), a.view(3, 4, 3).flip(2)), (x(36),)),
+    "cross products over the first axis": (lambda a: torch.cross(a.view(3, 4, 3), a.view(3, 4, 3).flip(2)), (x(36),)),
     "inverse": (torch.linalg.inv, (MATRIX,)),
     "solve": (torch.linalg.solve, (MATRIX, RIGHT)),
     "complex systems": (

@@ -131,6 +131,16 @@ def test_checks_of_the_program_are_guards() -> None:
         sardonyx.Session(result.model).run(None, {"x": -ONES})
 
 
+def test_checks_of_distributions_are_guards() -> None:
+    def likelihood(x: Any) -> Any:
+        return torch.distributions.Normal(x, x.abs() + 0.5).log_prob(x.flip(0))
+
+    result = sardonyx.convert(module_of(likelihood), (torch.randn(4, 6),))
+    assert (result.report.way, result.report.verdict.status) == ("recorded", "proved")
+    with pytest.raises(SardonyxError, match="guard: "):
+        sardonyx.Session(result.model).run(None, {"x": ONES * np.nan})
+
+
 def test_a_value_in_floating_point_as_a_number_is_named_with_its_line() -> None:
     def frozen(x: Any) -> Any:
         return x[:, : int(x.abs().sum().item()) % 3 + 1]

@@ -163,9 +163,15 @@ def _kron(x: Tensor, y: Tensor) -> Tensor:
     return reshaped(wide, [a * b for a, b in zip(x.shape, y.shape, strict=True)])
 
 
-@aten("cross.default", "linalg_cross.default")
-def _cross(x: Tensor, y: Tensor, dim: int | None = None) -> Tensor:
-    axis = next(i for i, size in enumerate(x.shape) if size == 3) if dim is None else L.normalized_axis(dim, x.rank)
+@aten("cross.default")
+def _cross_of_first(x: Tensor, y: Tensor, dim: int | None = None) -> Tensor:
+    """Return cross products over an axis, by default the first of size 3."""
+    return _cross(x, y, dim=next(i for i, size in enumerate(x.shape) if size == 3) if dim is None else dim)
+
+
+@aten("linalg_cross.default")
+def _cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    axis = L.normalized_axis(dim, x.rank)
 
     def rotated(v: Tensor, by: int) -> Tensor:
         return L.take(v, constant([(by + i) % 3 for i in range(3)]), axis)

@@ -176,12 +176,12 @@ aten("argmax.default")(_argument("ArgMax", L.argmax))
 aten("argmin.default")(_argument("ArgMin", L.argmin))
 
 
-@aten("any.default", "any.dim", "any.dims")
+@aten("any.default", "any.dim", "any.dims", "_is_any_true.default")
 def _any(x: Tensor, dims: Any = None, keepdim: bool = False) -> Tensor:
     return _as_torch(x, any_(x, dims, keepdim))
 
 
-@aten("all.default", "all.dim", "all.dims")
+@aten("all.default", "all.dim", "all.dims", "_is_all_true.default")
 def _all(x: Tensor, dims: Any = None, keepdim: bool = False) -> Tensor:
     return _as_torch(x, all_(x, dims, keepdim))
 

@@ -7,6 +7,7 @@ model has its node.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -74,6 +75,7 @@ def of_complex(*names: str) -> Callable[[F], F]:
 def _dispatching(function: Translation, special: Translation) -> Translation:
     """Return a translation by the element types of its operands."""
 
+    @functools.wraps(function)
     def translation(*args: Any, **kwargs: Any) -> Any:
         is_complex = any(isinstance(x, Tensor) and t.kind(x.dtype) == "complex" for x in args)
         return (special if is_complex else function)(*args, **kwargs)

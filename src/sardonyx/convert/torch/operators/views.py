@@ -504,7 +504,7 @@ def _diag(x: Tensor, offset: int = 0) -> Tensor:
 
 
 @aten("as_strided.default", "as_strided_copy.default")
-def _as_strided(x: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = 0) -> Tensor:
+def _as_strided(x: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> Tensor:
     """Read elements of the contiguous operand at regular distances."""
     return L.take(_ravel(x), _distances(size, stride, offset), 0)
 
@@ -521,7 +521,7 @@ def _distances(size: Sequence[Any], stride: Sequence[Any], offset: Any) -> Tenso
 
 @aten("as_strided_scatter.default")
 def _as_strided_scatter(
-    x: Tensor, source: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = 0
+    x: Tensor, source: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = None
 ) -> Tensor:
     """Write elements of the contiguous operand at regular distances."""
     at = _ravel(_distances(size, stride, offset))
