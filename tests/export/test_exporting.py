@@ -47,6 +47,26 @@ def test_sizes_of_the_caller_are_fixed() -> None:
     assert result.report.verdict.status == "proved" and not result.report.sizes
 
 
+@pytest.mark.parametrize("target", ["torch", "stablehlo", "tflite"])
+@pytest.mark.parametrize(
+    ("shape", "factors", "offsets"), [(("2*h", "n+1"), (2, 1), (0, 1)), (("4*h+2", "3*n"), (4, 3), (2, 0))]
+)
+def test_symbols_within_declared_sizes_are_solved(
+    target: str, shape: tuple[str, str], factors: tuple[int, int], offsets: tuple[int, int]
+) -> None:
+    model = proto(
+        f"""<ir_version: 9, opset_import: ["": 18]> net (float[H, W] x) => (float[h, n] y)
+        <int64[2] factors = {{{factors[0]}, {factors[1]}}}, int64[2] offsets = {{{offsets[0]}, {offsets[1]}}}>
+        {{ s = Shape(x)  r = Sub(s, offsets)  q = Div(r, factors)  o = ConstantOfShape <value = float[1] {{2.0}}> (q)
+           m = ReduceMean(x)  y = Mul(o, m) }}"""
+    )
+    for dim, size in zip(model.graph.input[0].type.tensor_type.shape.dim, shape, strict=True):
+        dim.dim_param = size
+    report = sardonyx.convert_to(model, target).report
+    assert report.verdict.status == "proved" or "not installed" in report.verdict.reason, report.verdict
+    assert report.verdict.status != "proved" or all(len(report.sizes[symbol]) > 1 for symbol in "hn")
+
+
 def test_unknown_targets_and_sizes_are_refused() -> None:
     with pytest.raises(OptionError, match="unknown target 'caffe'"):
         target_of("caffe")
@@ -100,3 +120,16 @@ def test_command_writes_a_module_that_loads(tmp_path: Path, capsys: pytest.Captu
     x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
     (expected,) = sardonyx.run(proto(), {"x": x}).values()
     np.testing.assert_allclose(namespace["load"]()(torch.from_numpy(x)).detach().numpy(), expected, rtol=1e-5)
+
+
+def test_numbers_rounded_to_the_neighbouring_code_are_no_difference() -> None:
+    model = proto(
+        """<ir_version: 9, opset_import: ["": 18]> net (float[256, 512] x) => (float[256, 512] y)
+        <float s = {0.7}, int8 z = {1}>
+        { a = MatMul(x, w)  q = QuantizeLinear(a, s, z)  y = DequantizeLinear(q, s, z) }"""
+    )
+    weights = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    verdict = sardonyx.convert_to(model, "torch").report.verdict
+    assert verdict.status == "proved", verdict
+    assert any("a step of the 8-bit inputs" in note for note in verdict.notes)

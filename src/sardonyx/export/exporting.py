@@ -24,7 +24,7 @@ from sardonyx.export.targets import Target, exporter_of, target_of
 from sardonyx.model.copying import copy_model
 from sardonyx.model.load import Loadable, require_plain
 from sardonyx.ops.inference import require_runnable
-from sardonyx.rewrite import evaluate, inference
+from sardonyx.rewrite import evaluate, facts, inference
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.reshape_inputs import set_input_shapes
 from sardonyx.rewrite.verify import Verdict
@@ -255,7 +255,7 @@ def _proof(model: ir.Model, artifact: Artifact, inputs: Feeds | None, seed: int)
             source.run,
             sizes=sizes,
             examples=[] if inputs is None else [inputs],
-            code_bits=artifact.code_bits,
+            code_bits=artifact.code_bits or _code_bits(model),
         )
         witness = Witness(first, seed)
         runner = _ArtifactRunner(artifact, "artifact")
@@ -273,6 +273,16 @@ def _proof(model: ir.Model, artifact: Artifact, inputs: Feeds | None, seed: int)
 
 def _reference(path: Path) -> Any:
     return evaluate.ReferenceRunner(path).run
+
+
+_ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
+"""Operators that round numbers to codes of 8 bits."""
+
+
+def _code_bits(model: ir.Model) -> int:
+    """Return 8 if activations are quantized, else 0: an engine rounds a tie of the model to the neighbouring code."""
+    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
+    return 8 if any(facts.is_op(n, *_ROUNDING) and not facts.is_constant(n.inputs[0]) for n in nodes) else 0
 
 
 def _size_of(model: ir.Model, inputs: Feeds, name: str) -> int:

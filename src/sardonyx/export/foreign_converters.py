@@ -21,7 +21,6 @@ import onnx_ir as ir
 
 from sardonyx.errors import EvaluationError
 from sardonyx.export.artifact import Feeds
-from sardonyx.rewrite import facts
 
 SECONDS = 600.0
 """Time limit of a child process."""
@@ -74,12 +73,6 @@ def input_names(model: ir.Model) -> list[str]:
 def operator_counts(model: ir.Model) -> Mapping[str, int]:
     """Return the number of nodes by operator."""
     return dict(sorted(Counter(node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph)).items()))
-
-
-def code_bits(model: ir.Model) -> int:
-    """Return 8 if activations are quantized, else 0: integer kernels of engines round after every layer."""
-    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
-    return 8 if any(facts.is_op(n, "QuantizeLinear") and not facts.is_constant(n.inputs[0]) for n in nodes) else 0
 
 
 def declared(answers: Sequence[Any], model: ir.Model) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.export.artifact import Artifact, Feeds, Options, Refusal, refuse
 from sardonyx.export.foreign_converters import (
-    code_bits,
     declared,
     input_names,
     last_lines,
@@ -99,4 +98,4 @@ def export(model: ir.Model, options: Options) -> Artifact:
     def write(path: Path) -> None:
         path.write_bytes(data)
 
-    return Artifact(write, run, forms=operator_counts(model), value=data, code_bits=code_bits(model))
+    return Artifact(write, run, forms=operator_counts(model), value=data)

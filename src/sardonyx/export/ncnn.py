@@ -18,7 +18,6 @@ from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.export.artifact import Artifact, Feeds, Options, Refusal, refuse
 from sardonyx.export.foreign_converters import (
-    code_bits,
     declared,
     input_names,
     last_lines,
@@ -144,7 +143,6 @@ def export(model: ir.Model, options: Options) -> Artifact:
         run,
         forms=operator_counts(model),
         value=files["model.ncnn.param"].decode(),
-        code_bits=code_bits(model),
         notes=["inputs are in0, in1, …, outputs out0, out1, …, in the model's order"],
     )
 

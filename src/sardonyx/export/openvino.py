@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.export.artifact import Artifact, Feeds, Options, Refusal, refuse
-from sardonyx.export.foreign_converters import code_bits, input_names
+from sardonyx.export.foreign_converters import input_names
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
 
@@ -79,7 +79,7 @@ def export(model: ir.Model, options: Options) -> Artifact:
         path.write_bytes(xml)
         path.with_suffix(".bin").write_bytes(weights)
 
-    return Artifact(write, _runner(xml, weights, model), forms=counts, value=xml.decode(), code_bits=code_bits(model))
+    return Artifact(write, _runner(xml, weights, model), forms=counts, value=xml.decode())
 
 
 def _runner(xml: bytes, weights: bytes, model: ir.Model) -> Callable[[Feeds], Mapping[str, Any]]:

@@ -72,6 +72,17 @@ def test_sizes_decided_by_data_are_refused(text: str) -> None:
     assert finding.code == "target-form"
 
 
+def test_sizes_computed_in_floats_are_refused() -> None:
+    text = """<ir_version: 9, opset_import: ["": 18]> net (float[N] x) => (float[M] y) <float[1] half = {0.5}>
+    { s = Shape(x)  f = Cast <to = 1> (s)  h = Mul(f, half)  n = Cast <to = 7> (h)
+      o = ConstantOfShape <value = float[1] {2.0}> (n)  m = ReduceMean(x)  y = Mul(o, m) }"""
+    with pytest.raises(UnsupportedError, match="computed in floats"):
+        sardonyx.convert_to(proto(text), "stablehlo")
+    (finding,) = sardonyx.check(proto(text), target="stablehlo")
+    assert finding.code == "target-form"
+    assert sardonyx.convert_to(proto(text), "stablehlo", sizes={"N": 6}).report.verdict.status != "different"
+
+
 def test_without_jax_the_text_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "jax" else find(name, *rest))

@@ -212,6 +212,16 @@ def test_a_refusal_names_the_operator_and_the_rule() -> None:
         sardonyx.convert_to(model, "tflite")
 
 
+def test_an_operator_newer_than_the_format_is_refused_beforehand() -> None:
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 26]> net (float[2,3] x) => (int32[2,3] y) { y = BitCast <to = 6> (x) }'
+    )
+    with pytest.raises(UnsupportedError, match="not convertible to tflite: BitCast"):
+        sardonyx.convert_to(model, "tflite")
+    (finding,) = sardonyx.check(model, target="tflite")
+    assert (finding.code, finding.where.op_type) == ("target-form", "BitCast")
+
+
 def test_a_tflite_file_survives_two_conversions(tmp_path: Path) -> None:
     from tests.convert.tflite.tflite_files import convolution as tflite_convolution
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,11 @@ def _write_value(w: TextWriter, value: Value) -> None:
         case "bind":
             w.written[value] = operands[0]
             if not depends_on_data(value.operands[0]):
-                w.bind(value.params["symbol"], _element(w, operands[0], value.params["element"]))
+                if _is_computed_in_floats(value.operands[0]):
+                    rule = "the size is computed in floats, which compilers of StableHLO refuse."
+                    w.refuse(value.params["symbol"], rule)
+                else:
+                    w.bind(value.params["symbol"], _element(w, operands[0], value.params["element"]))
         case "call":
             inner: Function = value.params["function"]
             outer = dict(w.written)
@@ -68,17 +72,27 @@ def _write_value(w: TextWriter, value: Value) -> None:
 
 def depends_on_data(value: Value) -> bool:
     """Return True if a value depends on the elements of inputs, not on their sizes alone."""
+    return any(one.op in ("input", "host", "loop", "cond", "random") for one in _sources(value))
+
+
+def _is_computed_in_floats(value: Value) -> bool:
+    """Return True if an integer depends on numbers in floating point: compilers fold sizes of integers alone."""
+    return any(
+        isinstance(one.type, TensorType) and t.kind(one.type.dtype) == "float" and not one.is_constant
+        for one in _sources(value)
+    )
+
+
+def _sources(value: Value) -> Iterator[Value]:
+    """Yield a value and all values from which it is computed, once each."""
     seen: set[Value] = set()
     waiting = [value]
     while waiting:
         one = waiting.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        if one.op in ("input", "host", "loop", "cond", "random"):
-            return True
-        waiting += [*one.operands, *one.definers]
-    return False
+        if one not in seen:
+            seen.add(one)
+            yield one
+            waiting += [*one.operands, *one.definers]
 
 
 def _element(w: TextWriter, x: Operand, index: tuple[int, ...]) -> Operand:

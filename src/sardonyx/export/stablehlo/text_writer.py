@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim import Dim, Size, linear_symbol
 from sardonyx.core.dim.polynomial import Atom
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
@@ -91,14 +91,14 @@ class TextWriter:
     Attributes:
         lines: The text so far.
         written: Operands of the values written so far.
-        depended: Text of sizes that data decides, by symbol: a use is refused.
     """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.written: dict[Value, Any] = {}
-        self._symbols: dict[str, tuple[Operand, int]] = {}
+        self._symbols: dict[str, tuple[Operand, int, int, int]] = {}
         self._numbers: dict[str, Operand] = {}
+        self._refused: dict[str, str] = {}
         self._sizes: dict[Size, Operand] = {}
         self._used: set[str] = set()
         self._depth = 2
@@ -206,12 +206,17 @@ class TextWriter:
         """Bind the symbols that are sizes of a value."""
         if isinstance(type_, TensorType):
             for axis, size in enumerate(type_.shape or ()):
-                if isinstance(size, Dim) and size.atom is not None and size.atom.kind == "symbol":
-                    self._symbols.setdefault(size.atom.name, (x, axis))
+                if isinstance(size, Dim) and (linear := linear_symbol(size)) is not None:
+                    symbol, factor, constant = linear
+                    self._symbols.setdefault(symbol, (x, axis, factor, constant))
 
     def bind(self, symbol: str, number: Operand) -> None:
         """Bind a symbol to an int64 scalar."""
         self._numbers.setdefault(symbol, number)
+
+    def refuse(self, symbol: str, rule: str) -> None:
+        """Remember the rule that refuses a use of a symbol."""
+        self._refused[symbol] = rule
 
     def knows(self, symbol: str) -> bool:
         """Return True if a symbol is bound."""
@@ -286,14 +291,16 @@ class TextWriter:
         if symbol in self._numbers:
             return self._numbers[symbol]
         if symbol not in self._symbols:
-            raise UnsupportedError(
-                "the size is decided by data, and StableHLO has no such sizes."
-                if symbol.startswith("%")
-                else f"the size {symbol} is not a size of any input."
-            )
-        x, axis = self._symbols[symbol]
+            counted = "the size is decided by data, and StableHLO has no such sizes."
+            unknown = counted if symbol.startswith("%") else f"the size {symbol} is not a size of any input."
+            raise UnsupportedError(self._refused.get(symbol, unknown))
+        x, axis, factor, constant = self._symbols[symbol]
         text = f"stablehlo.get_dimension_size {x.name}, dim = {axis} : ({x.type}) -> tensor<i32>"
         number = self.convert(self.op(text, t.INT32, (), "size"), t.INT64, symbol.lstrip("%"))
+        if constant:
+            number = self.binary("subtract", number, self.size(constant))
+        if factor != 1:
+            number = self.binary("divide", number, self.size(factor))
         self._numbers[symbol] = number
         return number
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.core.dim import Dim, symbols
+from sardonyx.core.dim import Dim, linear_symbol, symbols
 from sardonyx.core.dim.polynomial import Atom
 from sardonyx.errors import UnsupportedError
 from sardonyx.export.tflite.file_builder import DTYPES, NAMES, Quantization, Size, SubgraphBuilder, Tensor
@@ -30,6 +30,7 @@ class OperatorBuilder(ABC):
     def __init__(self, builder: SubgraphBuilder) -> None:
         self.builder = builder
         self._open: dict[str, tuple[Tensor, int]] = {}
+        self._linear: dict[str, tuple[str, int, int]] = {}
         self._count = 0
         self._casts: dict[tuple[Tensor, str], Tensor] = {}
 
@@ -55,6 +56,10 @@ class OperatorBuilder(ABC):
         for axis, size in enumerate(tensor.shape):
             if isinstance(size, str):
                 self._open.setdefault(size, (tensor, axis))
+                expression = parsed(size)
+                if isinstance(expression, Dim) and (linear := linear_symbol(expression)) is not None:
+                    symbol, *coefficients = linear
+                    self._linear.setdefault(symbol, (size, *coefficients))
         return tensor
 
     def constant(self, array: Any, dtype: Any = None, quantization: Quantization | None = None) -> Tensor:
@@ -229,7 +234,7 @@ class OperatorBuilder(ABC):
         if isinstance(size, int) or size in self._open:
             return True
         names = symbols(parsed(size))
-        known = names and all(name in self._open for name in names)
+        known = names and all(name in self._open or name in self._linear for name in names)
         return bool(known) or self.is_known_outside(size)
 
     def size(self, size: Size) -> Tensor:
@@ -244,13 +249,23 @@ class OperatorBuilder(ABC):
             tensor, axis = self._open[size]
             shape = self.op("SHAPE", [tensor], [tensor.rank], "INT32", ("ShapeOptions", {"out_type": 2}))
             return self.slice(shape, [axis], [axis + 1])
+        if size in self._linear:
+            return self._solved(*self._linear[size])
         expression = parsed(size)
         names = symbols(expression)
-        if isinstance(expression, Dim) and names and names != {size} and all(name in self._open for name in names):
+        is_known = all(name in self._open or name in self._linear for name in names)
+        if isinstance(expression, Dim) and names and names != {size} and is_known:
             return self._sum(expression)
         if self.is_known_outside(size):
             return self.captured_size(size)
         raise UnsupportedError(f"size {size} is not known before the operator runs")
+
+    def _solved(self, size: str, factor: int, constant: int) -> Tensor:
+        """Return the symbol of a known size ``factor * symbol + constant``."""
+        result = self.size(size)
+        if constant:
+            result = self.binary("SUB", result, self.constant([constant], np.int32))
+        return self.binary("FLOOR_DIV", result, self.constant([factor], np.int32)) if factor != 1 else result
 
     def _sum(self, size: Dim) -> Tensor:
         total: Tensor | None = None

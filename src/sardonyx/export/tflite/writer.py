@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.errors import UnsupportedError
+from sardonyx.errors import OpsetConversionError, UnsupportedError
+from sardonyx.export.core_function import trace_failure
 from sardonyx.export.tflite import operators as _operators
 from sardonyx.export.tflite.emission import Emission, Refused, Scope
 from sardonyx.export.tflite.file_builder import Tensor
@@ -44,7 +45,11 @@ def written(model: ir.Model) -> TfliteResult:
     Args:
         model: The model, which is not changed.
     """
-    copy, calls = prepared(model)
+    try:
+        copy, calls = prepared(model)
+    except OpsetConversionError as error:
+        where, operator, rule, _ = trace_failure(error)
+        return TfliteResult(b"", [Refused(operator or where.partition(" ")[0], where, rule)], 0, {})
     emission = Emission(calls=dict(calls), lenient=True)
     main = emission.file.subgraph("main")
     scope = Scope(emission, main)

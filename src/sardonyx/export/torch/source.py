@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, linear_symbol
 from sardonyx.core.dim.polynomial import Atom
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
@@ -195,12 +195,13 @@ class Source:
         if not isinstance(type_, TensorType):
             return
         for axis, size in enumerate(type_.shape or ()):
-            if isinstance(size, int):
-                continue
-            if size.atom is not None and size.atom.kind == "symbol":
-                self.bind(size.atom.name, f"{expression}.shape[{axis}]")
-            elif len(size.terms) == 1 and len(size.terms[0][1]) == 1 and size.terms[0][1][0].kind == "symbol":
-                self.bind(size.terms[0][1][0].name, f"{expression}.shape[{axis}] // {size.terms[0][2]}")
+            linear = None if isinstance(size, int) else linear_symbol(size)
+            if linear is not None:
+                symbol, factor, constant = linear
+                text = f"{expression}.shape[{axis}]"
+                text += f" {'-' if constant > 0 else '+'} {abs(constant)}" if constant else ""
+                text = f"({text})" if constant and factor != 1 else text
+                self.bind(symbol, f"{text} // {factor}" if factor != 1 else text)
 
     def size(self, size: Size) -> str:
         """Return a size as an expression.
