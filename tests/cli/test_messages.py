@@ -93,6 +93,12 @@ WRONG_OPTIONS = {
     "reduce --providers native,reference --tolerance -1": "--tolerance: expected a number of 0 or more",
     "reduce --command true{model} --timeout 0": "--timeout: expected a number above 0",
     "ops --domain foo": "--domain: unknown domain 'foo'. Choose from ai.onnx,",
+    "compress --data x.npz --latency foo": "--latency: expected a number with a unit (s, ms, us, ns, min, m, h)",
+    "compress --data x.npz --energy foo": "--energy: expected a number with a unit (J, mJ,",
+    "train --data eval.npz --momentum 0.9": "--momentum: the optimizer adamw has no such option",
+    "check --target foo": "--target: unknown target 'foo'; expected one of coreml, mnn, native, ncnn,",
+    "check --target stablehlo --version 3": "--version: the target stablehlo has no versions. Omit `--version`.",
+    "sign --key x.npz --password env:SARDONYX_NO_SUCH": "--password: the environment has no variable",
     "optimize --rules x.npz": "x.npz: expected an existing Python file",
     "optimize --input-shape foo:1": "--input-shape: unknown input 'foo'. Inputs are: image.",
     "optimize --input-shape image:1": "--input-shape: expected 4 sizes of 'image', got 1",
@@ -115,7 +121,7 @@ def test_errors_name_options_of_the_command(
     verb, *options = line.split()
     model = demo.path("digits_classifier")
     models = {"hub": [], "ops": [], "merge": [model, model]}.get(verb, [model])
-    without = ("run", "explain", "profile", "hub", "ops", "bench", "compare")
+    without = ("run", "explain", "profile", "hub", "ops", "bench", "compare", "check")
     output = [] if verb in without else ["-o", "out.onnx"]
     outcome = run(verb, *models, *options, *output)
     assert outcome.code == 2 and not Path("out.onnx").exists()

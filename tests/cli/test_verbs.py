@@ -72,7 +72,7 @@ def test_diff_lists_removed_nodes(run: Run, two_layers: Path, tmp_path: Path) ->
     assert "equal" in run("diff", two_layers, two_layers).out
     better, report = tmp_path / "better.onnx", tmp_path / "report.json"
     report.write_text(run("optimize", two_layers, "-o", better, "--no-measure", "--json").out, encoding="utf-8")
-    out = run("diff", two_layers, better, "--report", report).out
+    out = run("diff", two_layers, better, "--names", report).out
     assert "- Identity" in out
     assert run("diff", two_layers, better, "--report", two_layers).code == 2
 

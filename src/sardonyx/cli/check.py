@@ -16,7 +16,7 @@ from sardonyx.model.check import Finding, Severity, check, known_targets
 
 def _targets() -> list[str]:
     """Return the names of runtimes with tables of limits, and of the targets of ``convert-to``."""
-    return list(dict.fromkeys((*known_targets(), *target_names())))
+    return sorted({*known_targets(), *target_names()})
 
 
 EXAMPLE = "sardonyx check model.onnx --target tensorrt --lint"

@@ -56,7 +56,8 @@ def command(
         str | None, typer.Option(help="Time after which no further plan is tried: 10m.", show_default=False)
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Folder of outcomes, from which a search resumes.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder of outcomes, from which a search resumes.", show_default=False),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report here (.html).", show_default=False)] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if the budget is not proved kept.")] = False,

@@ -28,7 +28,12 @@ def command(
     second: Annotated[Path, typer.Argument(help="The model after.", show_default=False)],
     report: Annotated[
         Path | None,
-        typer.Option(help="Output of `sardonyx optimize --json`: old names → new names.", show_default=False),
+        typer.Option(
+            "--names",
+            "--report",
+            help="Output of `sardonyx optimize --json`: old names → new names.",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

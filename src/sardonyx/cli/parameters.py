@@ -45,7 +45,7 @@ def _spelling(name: str, kind: Any, info: ParameterInfo) -> str:
     # In `Annotated`, `typer.Option` stores its first name in `default`.
     spellings = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
     names = ", ".join(spellings) or f"--{name.replace('_', '-')}"
-    return names if bool in _types(kind) else f"{names} {_placeholder(kind)}"
+    return names if bool in _types(kind) else f"{names} {info.metavar or _placeholder(kind)}"
 
 
 def _types(kind: Any) -> list[Any]:
@@ -69,4 +69,4 @@ def _description(kind: Any, info: ParameterInfo, default: Any) -> str:
         return f"{text} Required."
     if default is True:
         return f"{text} On by default."
-    return f"{text} Default: `{default}`." if default not in (None, False) and bool not in _types(kind) else text
+    return f"{text} Default: `{default}`." if default not in (None, False, "") and bool not in _types(kind) else text

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli.output import AsJson, progress, report_written
+from sardonyx.errors import OptionError
 
 EXAMPLE = "sardonyx sign model.onnx --key author.pem"
 
@@ -26,7 +27,8 @@ def command(
         list[Path] | None, typer.Option(help="An intermediate certificate (repeatable).", show_default=False)
     ] = None,
     password: Annotated[
-        str | None, typer.Option(help="Environment variable with the key's password.", show_default=False)
+        str | None,
+        typer.Option(help="The password of the key: env:NAME, a variable of the environment.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -35,7 +37,11 @@ def command(
 
     from sardonyx.trust.signing import sign
 
-    secret = None if password is None else os.environ.get(password)
+    secret = None
+    if password is not None:
+        secret = os.environ.get(password.removeprefix("env:"))
+        if secret is None:
+            raise OptionError(f"the environment has no variable {password.removeprefix('env:')}.", where="password")
     with progress("signing", quiet=as_json):
         written = sign(model, output, key=key, password=secret, certificate=certificate, chain=chain or ())
     report_written(written, as_json=as_json)

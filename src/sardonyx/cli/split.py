@@ -18,7 +18,10 @@ EXAMPLE = "sardonyx split model.onnx --parts 2 -o parts"
 def command(
     model: ModelPath,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder to write; it is created.", show_default=False)
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="The folder to write; it is created.", show_default=False
+        ),
     ],
     parts: Annotated[int | None, typer.Option(help="Number of parts.", show_default=False)] = None,
     by_memory: Annotated[

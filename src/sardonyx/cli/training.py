@@ -41,7 +41,9 @@ Metrics = Annotated[
     typer.Option("--metric", help="top1, top5, binary-accuracy, mse, mae or rmse (repeatable).", show_default=False),
 ]
 Plot = Annotated[Path | None, typer.Option(help="Write a plot of losses and metrics (.png, .svg).", show_default=False)]
-Checkpoint = Annotated[Path | None, typer.Option(help="Folder of checkpoints; Ctrl-C leaves one.", show_default=False)]
+Checkpoint = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Folder of checkpoints; Ctrl-C leaves one.", show_default=False)
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")]
 MaxMemory = Annotated[
     str | None,
@@ -71,6 +73,8 @@ def make_optimizer(name: str, rate: float, schedule: str, options: dict[str, flo
     Raises:
         OptionError: An option is unknown or impossible.
     """
+    from dataclasses import fields
+
     from sardonyx.train.optimizers import OPTIMIZERS
     from sardonyx.train.schedules import SCHEDULES
 
@@ -80,10 +84,10 @@ def make_optimizer(name: str, rate: float, schedule: str, options: dict[str, flo
         known = ", ".join(one for one in SCHEDULES if one != "step")
         raise OptionError(f"expected one of {known}, got {schedule!r}.", where="--schedule")
     rates: float | Schedule = rate if schedule == "constant" else SCHEDULES[schedule](rate=rate)
-    try:
-        return OPTIMIZERS[name](rate=rates, **options)
-    except TypeError as error:
-        raise OptionError(f"the optimizer {name} has no such option: {error}.", where="--optimizer") from error
+    accepted = {field.name for field in fields(OPTIMIZERS[name])}
+    if unknown := [option for option in options if option not in accepted]:
+        raise OptionError(f"the optimizer {name} has no such option.", where=unknown[0])
+    return OPTIMIZERS[name](rate=rates, **options)
 
 
 def make_loss(text: str, output: str | None, label: str | None) -> Any:

@@ -63,6 +63,13 @@ class Budget:
         return {name: quantity(text, units[name], name) for name, text in texts.items() if text is not None}
 
 
+def _as_written(unit: str) -> str:
+    """Return a unit in its usual letters: ms, mJ, MB, MiB."""
+    if unit.endswith("B"):
+        return unit.replace("I", "i")
+    return f"{unit[:-1].lower()}J" if unit.endswith("J") else unit.lower()
+
+
 def quantity(text: Quantity, units: Mapping[str, float], where: str) -> float:
     """Return a number with a unit, such as ``"4MB"``, as a positive number in the base unit.
 
@@ -74,7 +81,7 @@ def quantity(text: Quantity, units: Mapping[str, float], where: str) -> float:
     Raises:
         OptionError: The text has another form, or the number is not above 0.
     """
-    known = ", ".join(name for name in units if name).replace("KIB", "KiB").replace("MIB", "MiB").replace("GIB", "GiB")
+    known = ", ".join(_as_written(name) for name in units if name)
     if isinstance(text, str):
         match = _QUANTITY.fullmatch(text.replace("\N{MICRO SIGN}", "u"))
         if match is None or match[2].upper() not in units:

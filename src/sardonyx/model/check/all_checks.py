@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sardonyx.base.hooks import hook
+from sardonyx.errors import OptionError
 from sardonyx.model.check.attribute_ranges import check_attribute_ranges
 from sardonyx.model.check.commands import Commands
 from sardonyx.model.check.encoding import check_encoding
@@ -69,8 +70,14 @@ def check(
         ModelFileError: The path or the bytes do not contain an ONNX model.
         OptionError: The target or its version is unknown.
     """
-    exports = target in hook("export_targets")()
-    chosen = None if exports and target not in known_targets() else find_target(target, version)
+    exported = hook("export_targets")()
+    exports, has_table = target in exported, target in known_targets()
+    if target is not None and not exports and not has_table:
+        names = ", ".join(sorted({*known_targets(), *exported}))
+        raise OptionError(f"unknown target {target!r}; expected one of {names}.", where="target")
+    if exports and not has_table and version is not None:
+        raise OptionError(f"the target {target} has no versions.", where="version", remedy="Omit `version`.")
+    chosen = None if exports and not has_table else find_target(target, version)
     source = open_source(model_or_path)
     findings = list(source.findings)
     if source.proto.HasField("graph") or not findings:
