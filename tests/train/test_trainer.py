@@ -40,6 +40,23 @@ def test_training_learns_and_the_saved_model_answers_as_the_trainer(tmp_path: Pa
     onnx.checker.check_model(onnx.load(tmp_path / "tuned.onnx"), full_check=True)
 
 
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"clip_value": 1.0}, {"max_memory": 1 << 20}])
+def test_open_sizes_that_must_equal_those_of_a_weight_are_trained(options: dict[str, Any]) -> None:
+    """The gradient of the weight has H * W rows, and the weight 12."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, H, W] x) => (float[N, 2] y) { f = Flatten(x) y = MatMul(f, w) }""")
+    weight = np.random.default_rng(0).standard_normal((12, 2)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    trainer = train.Trainer(model, train.MeanSquaredError(), train.SGD(0.05), **options)
+    x = np.random.default_rng(1).standard_normal((32, 3, 4)).astype(np.float32)
+    history = trainer.fit({"x": x, "labels": np.zeros((32, 2), np.float32)}, epochs=4, batch_size=8, progress=False)
+    assert history["loss"][-1] < history["loss"][0]
+    before = trainer.state()["parameter:w"].copy()
+    with pytest.raises(SardonyxError, match="equal"):
+        trainer.step({"x": x[:, :2], "labels": np.zeros((32, 2), np.float32)})
+    np.testing.assert_array_equal(trainer.state()["parameter:w"], before)
+
+
 def test_running_statistics_follow_the_batches() -> None:
     trainer = trainer_of(classifier(normalized=True))
     before = trainer.state()["statistic:bn.running_mean"]

@@ -12,13 +12,14 @@ from sardonyx.base.signals import INTERRUPTS
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.call import interpreted
 from sardonyx.compiler.call.call_context import Context
+from sardonyx.compiler.call.fault import Fault
 from sardonyx.compiler.call.host_epilogue import HostTailEntry, find_host_tail
 from sardonyx.compiler.call.native_entry import Entry, Input, Word, again_entry, call_entry, output
 from sardonyx.compiler.executor.tape_player import player
 from sardonyx.compiler.plan.segments import Segment
 from sardonyx.compiler.program import Program
 from sardonyx.core.ir.graph import Value
-from sardonyx.errors import UnsupportedError
+from sardonyx.errors import ShapeError, UnsupportedError
 
 
 def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | HostTailEntry | None:
@@ -90,10 +91,17 @@ def planned_bytes(program: Program, arrays: Sequence[np.ndarray]) -> int | None:
     Args:
         program: The program.
         arrays: Arrays whose sizes are planned for; nothing is computed.
+
+    Raises:
+        ShapeError: The program has no result for these sizes.
     """
     if not program.in_one or not _starts_native(program):
         return None
-    context = program.plan(0).prepared(interpreted.sizes_in(program.function.inputs, arrays))
+    sizes = interpreted.sizes_in(program.function.inputs, arrays)
+    try:
+        context = program.plan(0).prepared(sizes)
+    except Fault as fault:
+        raise ShapeError(f"the sizes have no result: {fault}.") from fault
     needed = context.needed
     context.leave()
     return needed

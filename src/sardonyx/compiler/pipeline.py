@@ -341,7 +341,7 @@ def without_reshaped_results(inner: Function, first: int = 0, target: Target | N
     """Return the canonical form of a function whose results have the sizes in which kernels write them.
 
     A result that is a reshape of a computed tensor is replaced by that tensor: the elements are the same in the same
-    order, and no kernel copies them.
+    order, and no kernel copies them. A reshape from open to known sizes stays, which checks the sizes.
 
     Args:
         inner: The function.
@@ -351,11 +351,15 @@ def without_reshaped_results(inner: Function, first: int = 0, target: Target | N
     canonical = rewrite_core(inner, target or host_target())
     results = list(canonical.results)
     for i, result in enumerate(results[first:], first):
-        while result.op == "reshape" and isinstance(result.type, TensorType):
+        while result.op == "reshape" and (not _has_fixed_sizes(result) or _has_fixed_sizes(result.operands[0])):
             result = result.operands[0]
         if result.op not in ("input", "constant") and result not in results:
             results[i] = result
     return function(canonical.name, canonical.inputs, results, canonical.level)
+
+
+def _has_fixed_sizes(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and all(isinstance(size, int) for size in value.type.shape or ())
 
 
 def lower_function(

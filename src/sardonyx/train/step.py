@@ -396,7 +396,12 @@ class _Builder:
     def _parts(self, results: Sequence[Value]) -> tuple[Value, list[Value], list[Value], list[Tensor]]:
         outputs = len(self.forward.outputs)
         end = 3 + outputs + len(self.forward.statistics)
-        return results[0], list(results[3 : 3 + outputs]), list(results[3 + outputs : end]), _tensors(results[end:])
+        # Sizes of the batch that must equal a size of a parameter, e.g. those ahead of Flatten, are checked in a call.
+        gradients = [
+            L.of_shape(gradient, one.type.shape or (), f"the gradient of {one.name}")
+            for gradient, one in zip(_tensors(results[end:]), self.state[: self.count], strict=True)
+        ]
+        return results[0], list(results[3 : 3 + outputs]), list(results[3 + outputs : end]), gradients
 
     # The update.
 
