@@ -83,7 +83,7 @@ NEEDED = {
     **dict.fromkeys(("encrypt", "decrypt", "keygen", "watermark"), "cryptography"),
     **dict.fromkeys(("sign", "verify"), "model_signing"),
     "sbom": "cyclonedx",
-    "convert": "torch",
+    **dict.fromkeys(("convert", "whole-life"), "torch"),
     "convert-to": "torch",
 }
 """Package that a page or a verb needs, by its name."""

@@ -41,7 +41,9 @@ def command(
     ] = None,
     batch_norm: Annotated[str, typer.Option(help="train: statistics of batches; frozen: those of the file.")] = "train",
     weight_decay: Annotated[float | None, typer.Option(help="Decay of weights.", show_default=False)] = None,
-    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd, rmsprop or muon.", show_default=False)] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="Momentum of sgd, rmsprop or muon.", show_default=False)
+    ] = None,
     clip_norm: Annotated[float | None, typer.Option(help="Largest length of the gradient.", show_default=False)] = None,
     sparse: Annotated[
         list[str] | None,
