@@ -73,6 +73,47 @@ def test_classes_of_no_rows_are_no_rows(client: Client) -> None:
     assert reply.json()["outputs"] == [{"name": "y", "datatype": "BYTES", "shape": [0, 1], "data": []}]
 
 
+DATA = '"name":"x","datatype":"FP32","shape":[1,4],"data":[1,1,1,1]'
+LONG = f'"name":"x","datatype":"FP32","shape":[1000,4],"data":[{",".join(["0.25"] * 4000)}]'
+WORDS = '"name":"x","datatype":"FP32","shape":[1,4],"data":[NaN,1,1,1]'
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        f'"inputs":[{{{DATA}}}],"inputs":[{{{DATA}}}]',
+        f'"inputs":[{{{DATA},"name":"x"}}]',
+        f'"inputs":[{{{DATA},"data":[2,2,2,2]}}]',
+        f'"inputs":[{{{DATA}, "sh\\u0061pe" : [1,4]}}]',
+        f'"id":"a","inputs":[{{{DATA}}}],"id":"b"',
+        f'"id":"a:b","inputs":[{{{DATA}}}],"parameters":{{"a":1,"a":2}}',
+        f'"inputs":[{{{DATA},"parameters":{{"a:":1,"a:":2}}}}]',
+        f'"inputs":[{{{DATA},"parameters":{{"\\u003a":1,"\\u003a":2}}}}]',
+        f'"inputs":[{{{DATA}}}],"outputs":[{{"name":"y","name":"y"}}]',
+        f'"inputs":[{{{DATA}}}],"outputs":[{{"name":"y","parameters":{{"binary_data":true,"binary_data":false}}}}]',
+        f'"inputs":[{{{LONG},"shape":[1000,4]}}]',
+        f'"inputs":[{{{WORDS},"name":"x"}}]',
+    ],
+    ids=lambda fields: fields[-40:],
+)
+def test_a_name_twice_in_an_object_is_refused(client: Client, fields: str) -> None:
+    reply = client.post("/v2/models/net/infer", f"{{{fields}}}".encode())
+    assert (reply.status, "twice" in reply.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("body", ['{"x":[1,1,1,1],"x":[2,2,2,2]}', '{"x":[1,1,1,1],"parameters":{"a":":","a":1}}'])
+def test_a_name_twice_in_other_bodies_is_refused(client: Client, body: str) -> None:
+    reply = client.post("/v2/models/net/generate", body.encode())
+    assert (reply.status, "twice" in reply.json()["error"]) == (400, True)
+
+
+def test_colons_in_texts_are_no_names(client: Client) -> None:
+    part = {"name": "x", "datatype": "BYTES", "shape": [1, 2], "data": ["a:b", '"x":"x":']}
+    body = {"id": "x:", "inputs": [part], "own": {":": 1}, "parameters": {"a:b": "c:", "\u003a": 1}}
+    assert client.post("/v2/models/strings/infer", body).json()["outputs"][0]["data"] == part["data"]
+    assert client.post("/v2/models/strings/generate", {"x": ["a:b", "x"], "c": "d:"}).status == 200
+
+
 @pytest.mark.parametrize("space", [b"", b" \n"])
 def test_many_names_are_refused_before_they_are_read(space: bytes) -> None:
     names = b",".join(b'"%x"%b:1' % (number, space) for number in range(200_000))

@@ -14,6 +14,7 @@ from sardonyx.errors import MissingDependencyError, RequestError
 from sardonyx.serve.protocol import number_lists
 from sardonyx.serve.protocol.datatypes import Datatype, all_finite, shortened
 from sardonyx.serve.protocol.limits import elements_of
+from sardonyx.serve.protocol.unique_names import require_unique_names, require_unique_names_of_head, unique
 
 try:
     import msgspec
@@ -77,7 +78,7 @@ def parse_head(data: bytes | memoryview, strict: bool) -> RequestHead:
         strict: True to refuse the words NaN and Infinity, which JSON lacks.
 
     Raises:
-        RequestError: The text is not JSON, or a field is missing or of another type.
+        RequestError: The text is not JSON, a field is missing or of another type, or an object has a name twice.
     """
     head: RequestHead | None
     if type(data) is bytes and len(data) >= number_lists.LONG:
@@ -92,6 +93,7 @@ def parse_head(data: bytes | memoryview, strict: bool) -> RequestHead:
         if with_words is None:
             raise RequestError(f"the JSON of the request is malformed: {str(error)[:200]}") from error
         return with_words
+    require_unique_names_of_head(data, head)
     return head
 
 
@@ -111,8 +113,10 @@ def _head_with_lists(data: bytes) -> RequestHead | None:
         name = bytes(part.data)
         if name in lists:
             part.data, count = lists[name], count + 1
-    # A list of another object, e.g. of parameters, is refused by the reader of the whole text.
-    return head if count == len(lists) else None
+    if count != len(lists):  # A list of another object, e.g. of parameters, is refused by the reader of the whole text.
+        return None
+    require_unique_names_of_head(text, head)
+    return head
 
 
 def _head_with_words(text: bytes) -> RequestHead | None:
@@ -138,7 +142,7 @@ def parse_json(data: bytes, depth: int) -> Any:
         depth: Limit of nested lists and objects.
 
     Raises:
-        RequestError: The text is not JSON, or nested too deep.
+        RequestError: The text is not JSON, nested too deep, or an object has a name twice.
     """
     if not data.strip():
         return {}
@@ -148,6 +152,7 @@ def parse_json(data: bytes, depth: int) -> Any:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"the JSON of the request is malformed: {str(error)[:200]}") from error
     _require_depth(value, depth)
+    require_unique_names(data, value)
     return value
 
 
@@ -288,7 +293,7 @@ def _with_words(text: bytes) -> Any:
     if b"NaN" not in text and b"Infinity" not in text:
         return None
     try:
-        return json.loads(text, parse_float=_finite)
+        return json.loads(text, parse_float=_finite, object_pairs_hook=unique)
     except (ValueError, RecursionError):
         return None
 
