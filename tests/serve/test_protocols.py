@@ -332,7 +332,11 @@ def test_tls_with_client_certificates(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match="cannot be reached"):
             BinaryClient(server.url, tls=context, retries=0).infer("net", x)
         context.load_cert_chain(tmp_path / "user.pem", tmp_path / "user.key")
-        assert BinaryClient(server.url, tls=context, retries=0).infer("net", x).outputs["y"].tolist() == [[16, 20]]
+        client = BinaryClient(server.url, tls=context, retries=0)
+        assert client.infer("net", x).outputs["y"].tolist() == [[16, 20]]
+        large = {"x": np.ones((100_000, 4), np.float32)}  # Its body is received in one piece of memory.
+        for _ in range(3):
+            assert (client.infer("net", large).outputs["y"] == [16, 20]).all()
 
 
 def test_the_asgi_application_answers_as_the_server() -> None:

@@ -121,9 +121,11 @@ class Application:
         size: int | None = None
         if route.kind == "infer":
             size = 0 if is_raw else head_length(length)
-            parsed = parse_request(self.service, route.model, route.version, request.body, size)
+            # Only raw tensors are read from memory of any kind.
+            body = bytes(request.body) if size is None else request.body
+            parsed = parse_request(self.service, route.model, route.version, body, size)
         else:
-            parsed = generate_request(self.service, route.model, route.version, request.body)
+            parsed = generate_request(self.service, route.model, route.version, bytes(request.body))
         parsed.client = client
         parsed.size += len(request.source)
         if "traceparent" in headers:
@@ -169,7 +171,7 @@ def require_same_origin(headers: Mapping[str, str]) -> None:
         raise RequestError("requests of other sites are refused.", kind="forbidden", where="Origin")
 
 
-def decompressed(body: bytes, encoding: str, limits: Limits) -> bytes:
+def decompressed(body: bytes | memoryview, encoding: str, limits: Limits) -> bytes | memoryview:
     """Return a decompressed body, never more than the limits allow.
 
     Raises:

@@ -11,6 +11,7 @@ from typing import Any
 from sardonyx.errors import MissingDependencyError, RequestError
 from sardonyx.serve.dispatch.plain import PlainRequest
 from sardonyx.serve.http.application import Application
+from sardonyx.serve.http.large_body import BEGUN, LEAST, LargeBody
 from sardonyx.serve.http.messages import (
     HttpRequest,
     HttpResponse,
@@ -135,6 +136,8 @@ class Connection(asyncio.Protocol):
         self._chunks: list[bytes] = []
         self._body: bytearray | None = None
         self._body_bytes = 0
+        self._body_length = 0
+        self._body_memory = 0
         self._body_begin = 0.0
 
     # The transport.
@@ -189,8 +192,48 @@ class Connection(asyncio.Protocol):
             self._refuse(cause if isinstance(cause, RequestError) else RequestError("malformed HTTP request."))
         except httptools.HttpParserError:
             self._refuse(RequestError("malformed HTTP request."))
-        if self._is_reading and not self._has_head and self._bytes_in > self._limits.head_bytes:
+        if not self._is_reading or self._is_broken:
+            return
+        if self._has_head:
+            self._receive_large_body()
+        elif self._bytes_in > self._limits.head_bytes:
             self._refuse(_head_too_large(self._limits))
+
+    def _receive_large_body(self) -> None:
+        """Let the rest of a large body of known length arrive in one piece of memory."""
+        transport, length = self._transport, self._body_length
+        if length - self._body_bytes < LEAST or self._body_bytes < BEGUN or transport is None:
+            return
+        if self._is_answering or self._is_full or self._requests or transport.is_closing():
+            return
+        begin = bytes(self._body) if self._body is not None else b"".join(self._chunks)
+        self._chunks, self._body = [], None
+        self._set_protocol(transport, LargeBody(self, begin, length, self._body_grows, self._body_arrived))
+
+    def _set_protocol(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+        # The event loop chooses how to read when reading begins.
+        transport.pause_reading()
+        transport.set_protocol(protocol)
+        transport.resume_reading()
+
+    def _body_grows(self, size: int, capacity: int) -> bool:
+        """Count bytes of a large body, and its memory; return False if the connection ends."""
+        self._body_bytes += size
+        self._body_memory = capacity
+        if self._is_broken or not self._hold():
+            self._refuse(_too_many_held())
+        return not self._is_broken
+
+    def _body_arrived(self, body: memoryview) -> None:
+        """Answer the request of a large body."""
+        assert self._transport is not None
+        parser, self._parser = self._parser, httptools.HttpRequestParser(self)
+        self._set_protocol(self._transport, self)
+        self._source = b""
+        try:
+            self._end_message(parser, body)
+        except RequestError as error:
+            self._refuse(error)
 
     def eof_received(self) -> bool:
         """End the connection: a client that closes cannot be told from one that only sends no more."""
@@ -214,7 +257,8 @@ class Connection(asyncio.Protocol):
 
     def _hold(self) -> bool:
         """Count the bytes that wait for the client; return False if they are too many."""
-        size = self._unread_bytes + self._waiting_bytes + (self._body_bytes if self._is_reading else 0)
+        body = max(self._body_bytes, self._body_memory) if self._is_reading else 0
+        size = self._unread_bytes + self._waiting_bytes + body
         if size > SMALL:
             self._is_held = self._held.hold(self, size)
             return self._is_held
@@ -226,7 +270,7 @@ class Connection(asyncio.Protocol):
     def _forget_requests(self) -> None:
         self._requests.clear()
         self._chunks, self._body = [], None
-        self._waiting_bytes = self._body_bytes = 0
+        self._waiting_bytes = self._body_bytes = self._body_memory = 0
         self._hold()
 
     def give_up(self) -> None:
@@ -274,7 +318,8 @@ class Connection(asyncio.Protocol):
         self._has_head = True
         length = self._headers.get("content-length")
         if length is not None:
-            self._limits.body(int(length))
+            self._body_length = int(length)
+            self._limits.body(self._body_length)
         if self._headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._deadline = float("inf")
@@ -297,15 +342,18 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Answer the request, after the requests before it."""
-        self._is_reading = False
         if self._body is not None:
             body = bytes(self._body)
         else:
             body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks, self._body = [], None
+        self._end_message(self._parser, body)
+
+    def _end_message(self, parser: Any, body: bytes | memoryview) -> None:
+        self._is_reading = False
         self._waiting_bytes += len(body)
-        method = self._parser.get_method().decode("latin-1")
-        keeps_alive = bool(self._parser.should_keep_alive())
+        method = parser.get_method().decode("latin-1")
+        keeps_alive = bool(parser.should_keep_alive())
         source = self._source if keeps_alive else b""
         request = HttpRequest(method, self._target.decode("latin-1"), self._headers, body, self._peer, source)
         self._requests.append((request, keeps_alive, time.monotonic_ns()))

@@ -46,7 +46,7 @@ class Call:
         Raises:
             RequestError: The body is another value, or malformed.
         """
-        value = json_codec.parse_json(self.request.body, self.service.limits.json_depth)
+        value = json_codec.parse_json(bytes(self.request.body), self.service.limits.json_depth)
         if not isinstance(value, dict):
             raise RequestError(f"expected a JSON object, got {shortened(value)}.")
         return value
@@ -194,7 +194,7 @@ def cuda(call: Call) -> HttpResponse:
 
 async def weights(call: Call) -> HttpResponse:
     """Set weights of a model: a safetensors file, or inputs of the protocol."""
-    headers, body = call.request.headers, call.request.body
+    headers, body = call.request.headers, bytes(call.request.body)
     length = headers.get("inference-header-content-length")
     if headers.get("content-type", BINARY).split(";")[0].strip() == "application/json" or length is not None:
         request = parse_request(call.service, call.model, call.version, body, head_length(length))
@@ -220,7 +220,7 @@ def head_length(text: str | None) -> int | None:
 async def edit(call: Call) -> HttpResponse:
     """Edit a model."""
     limit = call.service.limits.json_depth * 2
-    value = json_codec.parse_json(call.request.body, limit)
+    value = json_codec.parse_json(bytes(call.request.body), limit)
     changes = value.get("changes") if isinstance(value, dict) else value
     return json_response(await call.service.edit(call.model, call.version, changes))
 

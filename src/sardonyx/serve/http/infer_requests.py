@@ -20,7 +20,9 @@ from sardonyx.serve.protocol.requests import REQUEST_BYTES, Answer, InferRequest
 from sardonyx.serve.protocol.strings import decoded, string_array
 
 
-def parse_request(service: Service, model: str, version: str, body: bytes, head_length: int | None) -> InferRequest:
+def parse_request(
+    service: Service, model: str, version: str, body: bytes | memoryview, head_length: int | None
+) -> InferRequest:
     """Return the request in a body.
 
     Args:

@@ -38,7 +38,7 @@ class HttpRequest:
         method: The method.
         target: The path and the query, as sent.
         headers: The header fields, by name in lower case.
-        body: The body, decompressed.
+        body: The body as sent, in memory of any kind; :meth:`.Application.handle` decompresses it.
         peer: The address of the client.
         source: All bytes of the request, if they arrived at once; else empty.
         template: Reads requests that are equal but for the values; None if none is known.
@@ -47,7 +47,7 @@ class HttpRequest:
     method: str
     target: str
     headers: Mapping[str, str]
-    body: bytes = b""
+    body: bytes | memoryview = b""
     peer: str = ""
     source: bytes = b""
     template: Any = None

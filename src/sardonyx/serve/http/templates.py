@@ -173,7 +173,7 @@ class HttpTemplates:
             head.generation = self.host.generation
             head.bodies.clear()
         request.template = head
-        body = self._body(request.body, parsed, head_length, endpoint, request.headers.get("accept-encoding"))
+        body = self._body(bytes(request.body), parsed, head_length, endpoint, request.headers.get("accept-encoding"))
         if body is None:
             return
         head.bodies = [body, *(other for other in head.bodies if other.begin != body.begin)][:_BODIES]
