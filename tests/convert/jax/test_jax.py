@@ -49,6 +49,37 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "QR": (jnp.linalg.qr, X.T.copy()),
     "eigenvalues": (lambda x: jnp.linalg.eigvalsh(x @ x.T), X),
     "singular values": (lambda x: jnp.linalg.svd(x, compute_uv=False), X),
+    "large and small complex numbers": (
+        lambda x: tuple(
+            part
+            for z in (x * 1e30 + 1j * x[::-1] * 1e30, x * 1e-30 + 1j * x[::-1] * 1e-30)
+            for w in (jnp.sqrt(z), z / (z[::-1] * 2), lax.rsqrt(z))
+            for part in (w.real, w.imag, jnp.abs(z))
+        ),
+        X,
+    ),
+    "complex functions": (
+        lambda x: tuple(
+            part
+            for z in (x + 1j * x[::-1],)
+            for w in (
+                z**2.5,
+                z**-2,
+                jnp.sin(z),
+                jnp.cos(z),
+                jnp.tan(z),
+                jnp.sinh(z),
+                jnp.cosh(z),
+                jnp.tanh(z),
+                jnp.sign(z),
+            )
+            for part in (w.real, w.imag)
+        ),
+        X,
+    ),
+    "powers of zero": (lambda x: (lambda z: (z.real, z.imag))(jnp.where(x > 0, x, 0) ** jnp.array([2.5 + 0j])), X),
+    "zeta": (lambda x: jax.scipy.special.zeta(jnp.abs(x) + 1.5, jnp.abs(x[::-1]) + 0.5), X),
+    "incomplete beta of a scalar": (lambda x: jax.scipy.special.betainc(jnp.abs(x) + 0.5, 2.0, jax.nn.sigmoid(x)), X),
     "complex roots": (lambda x: (lambda z: (z.real, z.imag))(jnp.sqrt(x + 1j * x.sum(1, keepdims=True))), X),
     "complex quotients": (lambda x: (jnp.exp(1j * x) / (1 + 1j * x) @ x.T).real, X),
     "gradient": (jax.grad(lambda x: (jnp.tanh(x) ** 2).sum()), X),
@@ -69,6 +100,14 @@ def test_open_sizes_are_those_with_which_the_function_can_be_traced() -> None:
     report = sardonyx.convert(fixed_width, (X,), framework="jax").report
     assert set(report.sizes) == {"batch"}
     assert len(report.sizes["batch"]) > 1
+
+
+def test_sizes_that_a_function_branches_on_are_fixed() -> None:
+    bits = np.random.default_rng(0).random((3, 20)) > 0.5
+    report = sardonyx.convert(jnp.packbits, (bits,), framework="jax").report
+    assert report.verdict.status == "proved"
+    assert [attempt.outcome for attempt in report.attempts][:1] == ["different"]
+    assert not report.sizes
 
 
 def test_a_primitive_without_translation_is_named_with_its_line() -> None:

@@ -113,9 +113,19 @@ def _conjugate(c: Context, e: Any, x: ir.Value) -> ir.Value:
     return pair(c, part(c, x, 0), c.node("Neg", part(c, x, 1)))
 
 
+def _scale(c: Context, e: Any, x: ir.Value, index: int = 0) -> ir.Value:
+    """Return the size of the larger part, 1 for numbers that are 0 or infinite: squares of quotients are finite."""
+    dtype = np.dtype(f"f{e.invars[index].aval.dtype.itemsize // 2}")
+    largest = c.node("ReduceMax", c.node("Abs", x), c.ints([-1]), keepdims=0)
+    is_bad = c.node("Or", c.node("Equal", largest, c.scalar(0, dtype)), c.node("IsInf", largest))
+    return c.node("Where", is_bad, c.scalar(1, dtype), largest)
+
+
 @complex_rule("abs")
-def _magnitude(c: Context, _: Any, x: ir.Value) -> ir.Value:
-    return c.node("ReduceL2", x, c.ints([-1]), keepdims=0)
+def _magnitude(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    scale = _scale(c, e, x)
+    scaled = c.node("Div", x, c.node("Unsqueeze", scale, c.ints([-1])))
+    return c.node("Mul", c.node("ReduceL2", scaled, c.ints([-1]), keepdims=0), scale)
 
 
 @complex_rule("mul")
@@ -127,26 +137,108 @@ def _product(c: Context, _: Any, x: ir.Value, y: ir.Value) -> ir.Value:
 
 @complex_rule("div")
 def _quotient(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
-    a, b, p, q = part(c, x, 0), part(c, x, 1), part(c, y, 0), part(c, y, 1)
+    scale = _scale(c, e, y, 1)
+    a, b = part(c, x, 0), part(c, x, 1)
+    p, q = (c.node("Div", part(c, y, i), scale) for i in (0, 1))
     length = c.node("Add", c.node("Mul", p, p), c.node("Mul", q, q))
     real = c.node("Add", c.node("Mul", a, p), c.node("Mul", b, q))
     imaginary = c.node("Sub", c.node("Mul", b, p), c.node("Mul", a, q))
-    return pair(c, c.node("Div", real, length), c.node("Div", imaginary, length))
+    return pair(c, *(c.node("Div", c.node("Div", top, length), scale) for top in (real, imaginary)))
 
 
 @complex_rule("sqrt")
 def _root(c: Context, e: Any, x: ir.Value) -> ir.Value:
-    a, b = part(c, x, 0), part(c, x, 1)
-    size = c.node("Sqrt", c.node("Add", c.node("Mul", a, a), c.node("Mul", b, b)))
     dtype = np.dtype(f"f{e.invars[0].aval.dtype.itemsize // 2}")
     half, zero = c.scalar(0.5, dtype), c.scalar(0, dtype)
+    scale = _scale(c, e, x)
+    a, b = (c.node("Div", part(c, x, i), scale) for i in (0, 1))
+    size = c.node("Sqrt", c.node("Add", c.node("Mul", a, a), c.node("Mul", b, b)))
     # The larger part by a sum of numbers of one sign, the other one by division: no digit is cancelled.
     root = c.node("Sqrt", c.node("Mul", c.node("Add", size, c.node("Abs", a)), half))
     is_zero = c.node("Equal", root, zero)
     other = c.node("Div", c.node("Mul", c.node("Abs", b), half), c.node("Where", is_zero, c.scalar(1, dtype), root))
+    factor = c.node("Sqrt", scale)
+    root, other = c.node("Mul", root, factor), c.node("Mul", other, factor)
     is_left = c.node("Less", a, zero)
     real, imaginary = c.node("Where", is_left, other, root), c.node("Where", is_left, root, other)
     return pair(c, real, c.node("Where", c.node("Less", b, zero), c.node("Neg", imaginary), imaginary))
+
+
+def _inverse(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    """Return 1 / x."""
+    scale = _scale(c, e, x)
+    p, q = (c.node("Div", part(c, x, i), scale) for i in (0, 1))
+    length = c.node("Mul", c.node("Add", c.node("Mul", p, p), c.node("Mul", q, q)), scale)
+    return pair(c, c.node("Div", p, length), c.node("Neg", c.node("Div", q, length)))
+
+
+@complex_rule("rsqrt")
+def _inverse_root(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    return _inverse(c, e, _root(c, e, x))
+
+
+@complex_rule("pow")
+def _power(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Translate x ** y as exp(y log(x)); 0 to the power 0 is 1, to other powers 0."""
+    result = _exponential(c, e, _product(c, e, y, _logarithm(c, e, x)))
+    one, zero = (c.constant(np.array([number, 0]), _half(e)) for number in (1, 0))
+    return c.node("Where", _is_zero(c, x), c.node("Where", _is_zero(c, y), one, zero), result)
+
+
+def _half(e: Any) -> np.dtype[Any]:
+    """Return the type of the parts of an equation's result."""
+    return np.dtype(f"f{e.outvars[0].aval.dtype.itemsize // 2}")
+
+
+def _is_zero(c: Context, x: ir.Value) -> ir.Value:
+    """Return True for the numbers that are 0, with a last axis of size 1."""
+    largest = c.node("ReduceMax", c.node("Abs", x), c.ints([-1]), keepdims=1)
+    return c.node("Not", c.cast(largest, np.bool_))
+
+
+def _turned(c: Context, x: ir.Value) -> ir.Value:
+    """Return i x."""
+    return pair(c, c.node("Neg", part(c, x, 1)), part(c, x, 0))
+
+
+@complex_rule("sinh")
+def _hyperbolic_sine(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    real, angle = part(c, x, 0), part(c, x, 1)
+    sinh, cosh = c.node("Sinh", real), c.node("Cosh", real)
+    return pair(c, c.node("Mul", sinh, c.node("Cos", angle)), c.node("Mul", cosh, c.node("Sin", angle)))
+
+
+@complex_rule("cosh")
+def _hyperbolic_cosine(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    real, angle = part(c, x, 0), part(c, x, 1)
+    sinh, cosh = c.node("Sinh", real), c.node("Cosh", real)
+    return pair(c, c.node("Mul", cosh, c.node("Cos", angle)), c.node("Mul", sinh, c.node("Sin", angle)))
+
+
+@complex_rule("tanh")
+def _hyperbolic_tangent(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    """Translate with tanh and tan of the parts, which do not overflow for large real parts."""
+    t, s = c.node("Tanh", part(c, x, 0)), c.node("Tan", part(c, x, 1))
+    one, tt, ss = c.scalar(1, _half(e)), c.node("Mul", t, t), c.node("Mul", s, s)
+    below = c.node("Add", one, c.node("Mul", tt, ss))
+    real = c.node("Div", c.node("Mul", t, c.node("Add", one, ss)), below)
+    return pair(c, real, c.node("Div", c.node("Mul", s, c.node("Sub", one, tt)), below))
+
+
+def _of_turned(function: Rule) -> Rule:
+    """Return -i f(i x), which is sin, cos or tan of the hyperbolic function f."""
+    return lambda c, e, x: c.node("Neg", _turned(c, function(c, e, _turned(c, x))))
+
+
+COMPLEX_RULES["sin"] = _of_turned(_hyperbolic_sine)
+COMPLEX_RULES["tan"] = _of_turned(_hyperbolic_tangent)
+COMPLEX_RULES["cos"] = lambda c, e, x: _hyperbolic_cosine(c, e, _turned(c, x))
+
+
+@complex_rule("sign")
+def _direction(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    size = c.node("Unsqueeze", _magnitude(c, e, x), c.ints([-1]))
+    return c.node("Where", _is_zero(c, x), x, c.node("Div", x, size))
 
 
 @complex_rule("exp")
@@ -171,12 +263,12 @@ def _square(c: Context, e: Any, x: ir.Value) -> ir.Value:
 @complex_rule("integer_pow")
 def _integer_power(c: Context, e: Any, x: ir.Value) -> ir.Value:
     power = int(e.params["y"])
-    if not 1 <= power <= _MOST_FACTORS:
+    if not 1 <= abs(power) <= _MOST_FACTORS:
         raise UnsupportedError(f"complex numbers to the power {power}", where="jax")
     result = x
-    for _ in range(power - 1):
+    for _ in range(abs(power) - 1):
         result = _product(c, e, result, x)
-    return result
+    return result if power > 0 else _inverse(c, e, result)
 
 
 @complex_rule("dot_general")

@@ -6,13 +6,14 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.convert.graph_builder import Names
-from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Size, Way
+from sardonyx.convert.imported import NOT_NEEDED, Answers, Call, Feeds, Imported, Options, Size, Way
 from sardonyx.convert.jax import (
     complex_numbers,
     control,
@@ -49,7 +50,38 @@ def ways(source: Any, options: Options) -> Sequence[Way]:
     if not len(options.examples):
         raise OptionError("a function of JAX needs example inputs", where="example_inputs")
     function = _functional(source)
-    return (Way("sardonyx", lambda: _read(function, options)),)
+    seen: list[frozenset[str]] = []
+    first = Way("sardonyx", partial(_read_with, function, options, _MOST_TRIALS, seen))
+    if options.dynamic not in ("auto", True):
+        return [first]
+    return [first, *(Way("sardonyx", partial(_read_another, function, options, count, seen)) for count in (1, 0))]
+
+
+def _read_with(source: Any, options: Options, trials: int, seen: list[frozenset[str]]) -> Imported:
+    imported = _read(source, options, trials)
+    seen.append(frozenset(imported.sizes))
+    return imported
+
+
+def _read_another(source: Any, options: Options, trials: int, seen: list[frozenset[str]]) -> Imported:
+    """Translate with at most `trials` groups of open sizes.
+
+    A function may branch on a size, and jax records the branch that it takes for unknown sizes: with fewer open
+    sizes, the branches are those of the examples.
+
+    Raises:
+        ConversionError: Another way had the same open sizes, or the first way was refused.
+    """
+    needless = ConversionError(f"{NOT_NEEDED}no other choice of open sizes leads to another model")
+    if not seen or not seen[-1]:
+        raise needless
+    imported = _read(source, options, trials)
+    sizes = frozenset(imported.sizes)
+    if sizes in seen:
+        raise needless
+    seen.append(sizes)
+    note = "sizes are fixed with which the model differs from the function, which branches on sizes"
+    return replace(imported, notes=(*imported.notes, note))
 
 
 def _functional(source: Any) -> Any:
@@ -83,19 +115,21 @@ def _arguments(source: Any, options: Options) -> tuple[list[Any], list[str]]:
     return arguments, [parameters[i] if i < len(parameters) else f"x{i}" for i in range(len(arguments))]
 
 
-def _read(source: Any, options: Options) -> Imported:
+def _read(source: Any, options: Options, most: int) -> Imported:
     """Translate with as many open sizes as the translation admits: all, those of first axes, or none."""
     import jax
 
     name = "InconclusiveDimensionOperation"
     refusals = (UnsupportedError, getattr(jax.errors, name, None) or getattr(jax.core, name))
     try:
-        return _translated(source, options)
+        return _translated(source, options, most)
     except refusals as error:
         if options.dynamic not in ("auto", True):
             raise
         first = error
     for trials, what in ((1, "sizes other than those of first axes are"), (0, "all sizes are")):
+        if trials >= most:
+            continue
         try:
             imported = _translated(source, options, trials)
         except refusals:
@@ -107,7 +141,7 @@ def _read(source: Any, options: Options) -> Imported:
     raise UnsupportedError(str(first).partition("\n")[0], where="jax") from first
 
 
-def _translated(source: Any, options: Options, trials: int = _MOST_TRIALS) -> Imported:
+def _translated(source: Any, options: Options, trials: int) -> Imported:
     import jax
 
     arguments, parameters = _arguments(source, options)

@@ -164,7 +164,43 @@ def _series_of_jax(c: Context, e: Any, *inputs: ir.Value) -> Any:
     function = getattr(importlib.import_module("jax._src.lax.special"), f"{name}_impl", None)
     if function is None:
         raise UnsupportedError(f"the primitive '{name}' of this version of jax", where="jax")
-    return inlined(c, lambda *xs: function(*xs, dtype=xs[0].dtype), e, inputs)
+    shape = e.outvars[0].aval.shape
+
+    def broadcast(*xs: Any) -> Any:
+        """Return the function of operands of one shape: a jaxpr may hold scalars among them."""
+        import jax.numpy as jnp
+
+        return function(*(jnp.broadcast_to(x, shape) for x in xs), dtype=xs[0].dtype)
+
+    return inlined(c, broadcast, e, inputs)
+
+
+@rule("zeta")
+def _zeta(c: Context, e: Any, *inputs: ir.Value) -> Any:
+    """Translate Hurwitz's zeta function by the formula of Euler and Maclaurin after ten terms."""
+    import jax.numpy as jnp
+
+    def function(x: Any, q: Any) -> Any:
+        q = jnp.broadcast_to(q, jnp.broadcast_shapes(x.shape, q.shape))
+        total = sum((q + i) ** -x for i in range(_TERMS))
+        end = q + _TERMS
+        total = total + end ** (1 - x) / (x - 1) + end**-x / 2
+        factor, power = x, end ** (-x - 1)
+        for i, coefficient in enumerate(_EULER_MACLAURIN):
+            total = total + coefficient * factor * power
+            factor = factor * (x + 2 * i + 1) * (x + 2 * i + 2)
+            power = power / (end * end)
+        return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, total))
+
+    return inlined(c, function, e, inputs)
+
+
+_TERMS = 10
+_EULER_MACLAURIN = tuple(
+    bernoulli / math.factorial(2 * i + 2)
+    for i, bernoulli in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510))
+)
+"""Bernoulli numbers over factorials."""
 
 
 # Bits

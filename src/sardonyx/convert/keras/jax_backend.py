@@ -31,7 +31,7 @@ def read(signature: Signature, options: Options) -> Imported:
 
     positional.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     positional.__name__ = str(getattr(signature.model, "name", "model"))
-    (way,) = importer.ways(positional, replace(options, examples=examples, dynamic=dynamic, exporter="auto"))
+    way, *_ = importer.ways(positional, replace(options, examples=examples, dynamic=dynamic, exporter="auto"))
     imported = way.read()
     for value, name in zip(imported.model.graph.outputs, signature.outputs, strict=True):
         value.name = name
