@@ -39,6 +39,17 @@ def test_mappings_arrays_tuples_and_tensors_are_samples() -> None:
     assert [sample["x"].tolist() for sample in read_samples(iter([Tensor()]), one)] == [x.tolist()]
 
 
+def test_an_array_of_the_rank_of_the_input_has_a_sample_in_each_row() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    assert [sample["x"].tolist() for sample in read_samples(x, model_of(ONE))] == [[row] for row in x.tolist()]
+    pairs = model_of(ONE.replace("N", "2"))
+    assert [sample["x"].tolist() for sample in read_samples(x, pairs)] == [x[:2].tolist(), x[2:].tolist()]
+    with pytest.raises(OptionError, match="multiple of 2 rows"):
+        list(read_samples(x[:3], pairs))
+    prepared = read_samples(x, model_of(ONE), lambda row: row[None])  # Items are the preprocessing's own.
+    assert [sample["x"].tolist() for sample in prepared] == [[row] for row in x.tolist()]
+
+
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_an_archive_is_read_row_by_row(tmp_path: Path, compressed: bool, order: Any) -> None:

@@ -6,8 +6,10 @@ import contextlib
 import itertools
 import random
 
+import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from sardonyx import model as model_io
@@ -407,6 +409,21 @@ def test_nothing_moves_without_a_saving(body: str) -> None:
     assert not engine.applied
     reasons = [why for (rule, _), why in engine.refused.items() if rule == "move_transposes"]
     assert reasons and all("would save no bytes" in why for why in reasons)
+
+
+@pytest.mark.parametrize(("opset", "moves"), [(19, False), (21, True)])
+def test_transposes_move_only_to_types_that_transpose_accepts(opset: int, moves: bool) -> None:
+    """8-bit floats, which take fewer bytes to transpose, are types of Transpose from operator set 21 on."""
+    body = """f (float[N, 64, 96] x) => (float[N, 96, 64] y) {
+        t = Transpose <perm = [0, 2, 1]> (x)
+        q = QuantizeLinear (t, scale, zero)
+        y = DequantizeLinear (q, scale, zero)
+    }"""
+    zero = np.zeros((), ml_dtypes.float8_e4m3fn)
+    engine = transformed(body, opset, scale=np.float32(0.25), zero=zero)
+    order = [node.op_type for node in engine.model.graph]
+    assert (order.index("Transpose") > order.index("QuantizeLinear")) == moves
+    onnx.checker.check_model(ir.to_proto(engine.model), full_check=True)
 
 
 def test_softmax_stays_along_the_last_axis() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import EvaluationError, SardonyxError
 from sardonyx.report.accuracy import convert_feeds
 from sardonyx.runtime.session import Session
 
@@ -102,10 +102,10 @@ def output_errors(
 ) -> tuple[OutputError, ...]:
     """Return the error of each float output over some samples, in the order of the outputs.
 
-    Elements that are equally infinite or NaN in both models count as equal; an element that is finite in one model
-    alone, and another shape, are errors of infinite size. Without a float output, the others are judged: maps and
-    sequences by their numbers, integers of up to 16 bits as numbers, and labels (other integers, texts) by the share
-    that differs, as noise over signal.
+    Elements that are equally infinite or NaN in both models count as equal; an element that is finite or a number in
+    the original alone, and another shape, are errors of infinite size. Without a float output, the others are judged:
+    maps and sequences by their numbers, integers of up to 16 bits as numbers, and labels (other integers, texts) by the
+    share that differs, as noise over signal.
 
     Args:
         before: The original, as a model, a session, or its outputs on the samples.
@@ -113,6 +113,7 @@ def output_errors(
         judged: Feeds of the original by name.
 
     Raises:
+        EvaluationError: The original computes NaN where the result has numbers, which cannot be compared.
         SardonyxError: A model does not run on a sample.
     """
     judged = list(judged)
@@ -121,14 +122,21 @@ def output_errors(
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
     floats: set[str] = set()
-    for feeds, results in zip(judged, recorded.results, strict=True):
+    for number, (feeds, results) in enumerate(zip(judged, recorded.results, strict=True)):
         converted = feeds if isinstance(after, Session) else convert_feeds(after, feeds)
         for name, expected, actual in zip(recorded.names, results, second.run(None, converted), strict=True):
             if is_float(expected):
                 floats.add(name)
             elif floats:
                 continue
-            power, distance = _powers(*_numbers(expected, actual))
+            first, last = _numbers(expected, actual)
+            if first.shape == last.shape and np.any(np.isnan(first) & ~np.isnan(last)):
+                raise EvaluationError(
+                    "the original computes NaN, which no result can be compared with.",
+                    where=f"{name}, judged sample {number}",
+                    remedy="Remove the sample: an input may be infinite, or a normalization may divide by zero.",
+                )
+            power, distance = _powers(first, last)
             signal[name] = signal.get(name, 0.0) + power
             noise[name] = noise.get(name, 0.0) + distance
     judged_names = [name for name in signal if name in floats or not floats]

@@ -20,16 +20,17 @@ Feeds = Mapping[str, Any]
 """Arrays by the name of the input."""
 
 Data = Iterable[Any] | Feeds | str | os.PathLike[str]
-"""Feeds, an iterable of feeds or arrays, the path of an ``.npz`` file, or of a folder of images or audio."""
+"""Feeds, an array or an iterable of feeds or arrays, the path of an ``.npz`` file or a folder of images or audio."""
 
 
 def read_samples(data: Data, model: ir.Model, preprocess: Preprocess | None = None) -> Iterator[Feeds]:
     """Yield samples one by one, each checked against the inputs of the model.
 
     Args:
-        data: Feeds by name; an iterable, read once, of feeds, of arrays (for a model with one input), or of tuples of
-            arrays in the order of the inputs; the path of an ``.npz`` file whose arrays hold samples in axis 0; or the
-            path of a folder of files (``.npz``, ``.npy``, images, ``.wav``), of which each is a sample.
+        data: Feeds by name; an array with samples in axis 0 (for a model with one input); an iterable, read once, of
+            feeds, of arrays (for a model with one input), or of tuples of arrays in the order of the inputs; the path
+            of an ``.npz`` file whose arrays hold samples in axis 0; or the path of a folder of files (``.npz``,
+            ``.npy``, images, ``.wav``), of which each is a sample.
         model: The model that the samples are for.
         preprocess: A function or a model that computes the feeds of one item; see :data:`Preprocess`.
 
@@ -41,6 +42,9 @@ def read_samples(data: Data, model: ir.Model, preprocess: Preprocess | None = No
     """
     inputs = required_inputs(model)
     function = None if preprocess is None else loaded(preprocess, [str(value.name) for value in inputs])
+    shape = inputs[0].shape if len(inputs) == 1 else None
+    if function is None and isinstance(data, np.ndarray) and shape is not None and data.ndim == len(shape):
+        data = _rows(data, shape)
     for number, item in enumerate(_items(data, inputs)):
         value: Any = item
         if function is not None:
@@ -89,6 +93,21 @@ def _items(data: Data, inputs: Sequence[ir.Value]) -> Iterator[Any]:
             remedy="Give arrays by the name of the input.",
         )
     yield from data
+
+
+def _rows(data: np.ndarray, shape: ir.Shape) -> Iterator[np.ndarray]:
+    """Yield samples of an array that holds them along axis 0: as many rows as the model fixes, else one.
+
+    Raises:
+        OptionError: The rows are no multiple of those of a sample.
+    """
+    count = shape[0] if len(shape) and isinstance(shape[0], int) and shape[0] > 0 else 1
+    if not data.ndim or len(data) % count:
+        raise OptionError(
+            f"expected a multiple of {count} rows in axis 0, got an array of shape {list(data.shape)}.", where="data"
+        )
+    for start in range(0, len(data), count):
+        yield data[start : start + count]
 
 
 def _feeds(value: Any, model: ir.Model, inputs: Sequence[ir.Value], where: str) -> Feeds:

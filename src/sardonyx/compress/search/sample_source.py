@@ -37,7 +37,7 @@ class SampleSource:
 
     def __init__(self, data: Data, model: ir.Model, preprocess: Preprocess | None = None) -> None:
         self._model, self._preprocess = model, preprocess
-        self._data: Data = data if isinstance(data, (str, os.PathLike, Mapping)) else list(data)
+        self._data: Data = data if isinstance(data, (str, os.PathLike, Mapping, np.ndarray)) else list(data)
         split, digest = self._split(), hashlib.blake2b()
         for sample in split.fitting():
             _add(digest, sample)

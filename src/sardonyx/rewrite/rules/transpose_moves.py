@@ -16,7 +16,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core import dim as algebra
+from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ShapeError
+from sardonyx.ops.signatures import signature, type_text
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Replacement, Result
@@ -123,12 +125,22 @@ def _add_to_region(engine: Engine, region: _Region, node: ir.Node, neighbor: ir.
     orders = {**dict.fromkeys(variable, order), **dict.fromkeys(node.outputs, said.order)}
     if any(region.orders.get(v, order_of_value) != order_of_value for v, order_of_value in orders.items()):
         return []
+    if not all(_can_be_transposed(engine, v) for v in orders):
+        return []
     if any(facts.is_constant(v) and not _may_be_permuted(engine, v) for v in reads):
         return []
     region.said[node], region.order[node] = said, order
     new = [v for v in orders if v not in region.orders]
     region.orders.update(orders)
     return [v for v in new if not _is_identity(region.orders[v])]
+
+
+def _can_be_transposed(engine: Engine, value: ir.Value) -> bool:
+    """Return True if Transpose accepts the element type, e.g. 8-bit floats from operator set 21 on."""
+    kind, of_transpose = facts.dtype(value), signature("", "Transpose", engine.opset)
+    if kind is None or of_transpose is None:
+        return True
+    return type_text(TensorType(kind, None)) in of_transpose.inputs[0][2]
 
 
 def _in_order(engine: Engine, node: ir.Node, order: Order) -> Reordered | None:
