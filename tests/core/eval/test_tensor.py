@@ -96,6 +96,21 @@ def test_division_of_a_possibly_negative_size_is_not_symbolic() -> None:
     assert sizes_of(shape - 5) == (N - 5,)
 
 
+@pytest.mark.parametrize(("doublings", "last"), [(40, 3 << 40), (900, None)])
+def test_shapes_of_long_chains_are_walked_once(doublings: int, last: int | None) -> None:
+    """Each value is read twice by the next one; beyond a depth, elements are unknown."""
+
+    def body(n: L.Tensor) -> list[L.Tensor]:
+        shape = L.concat([n, L.constant([3], t.INT64)], 0)
+        for _ in range(doublings):
+            shape = shape + shape
+        _, known = L.sizes(shape)
+        assert known == last if last is not None else isinstance(known, Dim)
+        return [n]
+
+    trace("chain", body, [TensorType(t.INT64, (1,))])
+
+
 def test_known_elements_of_a_shape_are_known_beside_computed_ones() -> None:
     def body(n: L.Tensor, x: L.Tensor) -> list[L.Tensor]:
         shape = L.concat([L.size_tensor([x.shape[0], 4]), n * 2, L.constant([1], t.INT64)], 0)

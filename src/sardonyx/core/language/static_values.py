@@ -18,6 +18,9 @@ from sardonyx.errors import NeedsValueError, ShapeError
 
 _ELEMENTWISE = frozenset(p.name for p in PRIMITIVES.values() if p.kind in ("unary", "binary", "ternary"))
 
+_LONGEST_CHAIN = 64
+"""Operations between an element of a shape and known values; Python's stack bounds the walk."""
+
 
 def static(x: Tensor, name: str = "a value") -> list[int]:
     """Return the elements of a small integer tensor as ints.
@@ -66,49 +69,66 @@ def sizes(x: Tensor, name: str = "a size") -> tuple[Size, ...]:
     values = sizes_of(x)
     if values is None:
         count = static_size(x, 0, f"the number of elements of {name}") if x.rank else 1
-        values = tuple(_known_element(x, i) if x.rank else bind(x, ()) for i in range(count))
+        elements = _KnownElements()
+        values = tuple(elements.size(x, i) if x.rank else bind(x, ()) for i in range(count))
     for size in values:
         if isinstance(size, int) and size < 0:
             raise ShapeError(f"{name} is {size}.", remedy="Give a size that is not negative.")
     return values
 
 
-def _known_element(x: Tensor, index: int) -> Size:
-    """Return an element of a vector as a size; a fresh symbol if the element is unknown."""
-    element = _element(x, index)
-    values = None if element is None else sizes_of(element)
-    return bind(x, (index,)) if values is None else values[0]
+class _KnownElements:
+    """Elements of vectors of which other elements are unknown; each is computed once, as ``x + x`` reads one twice."""
 
+    def __init__(self) -> None:
+        self._known: dict[tuple[Tensor, int], Tensor | None] = {}
 
-def _element(x: Tensor, index: int) -> Tensor | None:
-    """Return an element of a vector, of which other elements are unknown, as a vector; None if it is unknown too."""
-    values = sizes_of(x)
-    if values is not None:
-        return size_tensor([values[index]], dtype=x.dtype)
-    if x.is_constant:
-        return constant(x.known[index : index + 1], x.dtype)
-    operands: list[Tensor] = list(x.operands)  # type: ignore[arg-type]
-    if x.op == "concat":
-        for operand in operands:
-            size = operand.shape[0]
-            if not isinstance(size, int):
-                return None
-            if index < size:
-                return _element(operand, index)
-            index -= size
-    if x.op == "broadcast":
-        return _element(operands[0], 0 if operands[0].shape == (1,) else index)
-    if x.op == "select" and (condition := _element(operands[0], index)) is not None and condition.is_constant:
-        return _element(operands[1 if condition.known.all() else 2], index)
-    if x.op not in _ELEMENTWISE:
-        return None
-    parts = [_element(operand, index) for operand in operands]
-    known = [part for part in parts if part is not None]
-    if x.op in ("and", "or"):
-        decides = x.op == "or"  # False decides a conjunction, and True a disjunction, whatever the other operand is.
-        if any(part.is_constant and bool(part.known.all()) == decides for part in known):
-            return constant(np.array([decides]))
-    return apply(x.op, *known, **x.params) if len(known) == len(parts) else None
+    def size(self, x: Tensor, index: int) -> Size:
+        """Return an element as a size; a fresh symbol if the element is unknown."""
+        element = self._element(x, index, 0)
+        values = None if element is None else sizes_of(element)
+        return bind(x, (index,)) if values is None else values[0]
+
+    def _element(self, x: Tensor, index: int, depth: int) -> Tensor | None:
+        """Return an element as a vector; None if it is unknown, or the chain of operations to it is long."""
+        if depth > _LONGEST_CHAIN:
+            return None
+        if (x, index) not in self._known:
+            self._known[x, index] = self._computed(x, index, depth + 1)
+        return self._known[x, index]
+
+    def _computed(self, x: Tensor, index: int, depth: int) -> Tensor | None:
+        values = sizes_of(x)
+        if values is not None:
+            return size_tensor([values[index]], dtype=x.dtype)
+        if x.is_constant:
+            return constant(x.known[index : index + 1], x.dtype)
+        operands: list[Tensor] = list(x.operands)  # type: ignore[arg-type]
+        if x.op == "concat":
+            for operand in operands:
+                size = operand.shape[0]
+                if not isinstance(size, int):
+                    return None
+                if index < size:
+                    return self._element(operand, index, depth)
+                index -= size
+        if x.op == "broadcast":
+            return self._element(operands[0], 0 if operands[0].shape == (1,) else index, depth)
+        if x.op == "select":
+            condition = self._element(operands[0], index, depth)
+            if condition is not None and condition.is_constant:
+                return self._element(operands[1 if condition.known.all() else 2], index, depth)
+        if x.op not in _ELEMENTWISE:
+            return None
+        parts = [self._element(operand, index, depth) for operand in operands]
+        known = [part for part in parts if part is not None]
+        if x.op in ("and", "or"):
+            decides = (
+                x.op == "or"
+            )  # False decides a conjunction, and True a disjunction, whatever the other operand is.
+            if any(part.is_constant and bool(part.known.all()) == decides for part in known):
+                return constant(np.array([decides]))
+        return apply(x.op, *known, **x.params) if len(known) == len(parts) else None
 
 
 def static_size(x: Tensor, axis: int, name: str) -> int:
