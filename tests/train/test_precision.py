@@ -113,3 +113,42 @@ def test_private_double_gradients_are_clipped_in_double() -> None:
     gradient = -2 * np.array([0.3, 0.7])
     actual = double_step(1.0, privacy=train.Privacy(clip=0.5, noise=0.0))
     np.testing.assert_allclose(actual, -0.1 * gradient * 0.5 / np.linalg.norm(gradient), rtol=1e-11)
+
+
+def recurrent() -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, 32, 4), "r": (1, 32, 8), "b": (1, 64)}
+    weights = [
+        onnx.numpy_helper.from_array((rng.standard_normal(shape) * 0.3).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        onnx.helper.make_node("LSTM", ["x", "w", "r", "b"], ["", "h"], hidden_size=8),
+        onnx.helper.make_node("Squeeze", ["h", "zero"], ["y"]),
+    ]
+    x = onnx.helper.make_tensor_value_info("x", 1, [5, "N", 4])
+    y = onnx.helper.make_tensor_value_info("y", 1, ["N", 8])
+    zero = onnx.numpy_helper.from_array(np.array([0]), "zero")
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y], [*weights, zero])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_loops_convert_weights_once_and_give_their_gradients_after_the_last_iteration() -> None:
+    narrow = train.Trainer(recurrent(), "mse", train.SGD(0.1), precision="bf16")
+    whole = train.Trainer(recurrent(), "mse", train.SGD(0.1))
+    assert narrow.plan.gradients is not None
+    loops = [value for value in narrow.plan.gradients.values if value.op == "loop"]
+    assert len(loops) == 2
+    for loop in loops:
+        inside = loop.params["body"].values
+        products = [value for value in inside if value.op == "contract"]
+        assert len(products) == 1  # By the recurrent weight; the input's and the gradients' are outside.
+        assert all(operand.type.dtype == t.BFLOAT16 for operand in products[0].operands)  # type: ignore[union-attr]
+        weights = [x for x in inside if x.op == "convert" and x.operands[0] in loop.params["body"].inputs[4:]]
+        assert not weights
+    rng = np.random.default_rng(1)
+    batch = {"x": rng.standard_normal((5, 6, 4), np.float32), "labels": rng.standard_normal((6, 8), np.float32)}
+    for _ in range(5):
+        assert narrow.step(batch) == pytest.approx(whole.step(batch), rel=2e-2)
+    for name, array in whole.state().items():
+        np.testing.assert_allclose(narrow.state()[name], array, rtol=0.05, atol=0.01)

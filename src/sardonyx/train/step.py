@@ -304,7 +304,9 @@ class _Builder:
     def _differentiated(self, as_quotient: bool) -> Function:
         """Return the function for the results of :meth:`loss_function`, then gradients."""
         inner, wrt = self.loss_function(as_quotient), range(self.count)
-        return gradient(inner, wrt) if self.segments is None else gradient_in_segments(inner, wrt, self.segments)
+        whole = gradient(inner, wrt) if self.segments is None else gradient_in_segments(inner, wrt, self.segments)
+        # After sums of iterations are products of whole sequences.
+        return with_narrow_products(whole, t.BFLOAT16) if self.options.precision == "bf16" else whole
 
     def loss_function(self, as_quotient: bool) -> Function:
         """Return a function of the master parameters, statistics and batch.
@@ -322,10 +324,7 @@ class _Builder:
             first = total / weight if as_quotient else total
             return [L.cast(first, t.FLOAT) if first.dtype in _HALVES else first, total, weight, *rest]
 
-        function = trace("loss", body, [*types, *(value.type for value in inner.inputs[self.count :])])
-        if self.options.precision == "bf16":
-            function = with_narrow_products(function, t.BFLOAT16)
-        return simplify(function)
+        return simplify(trace("loss", body, [*types, *(value.type for value in inner.inputs[self.count :])]))
 
     def _gradients(self, *values: Value) -> list[Value]:
         count = self.count + len(self.statistics)
