@@ -97,7 +97,7 @@ class Contraction:
         pointer = w.pointer(a.base)
         dot_width = 1
         if k_steps[0][0] == 1:
-            distances = [m_step, a.offset, *a.strides]
+            distances = [m_step, a.offset, *_other_strides(a, self.left)]
             dot_width = (
                 self._dot_width((m, n, k), distances) if constant
                 else self._pair_width((m, n, k), distances, k_steps[1][0], n_step)
@@ -236,7 +236,7 @@ class Contraction:
         if not is_narrow or not multiplies_pairs(m, n, self.writer.context.target):
             return 1
         if step == 1:
-            distances = [*distances, n_step, self.b.offset, *self.b.strides]
+            distances = [*distances, n_step, self.b.offset, *_other_strides(self.b, self.right)]
         elif n_step != 1:
             return 1
         # Words of two numbers begin at even distances.
@@ -354,6 +354,11 @@ def _joined(operand: View, axes: Sequence[int]) -> tuple[Size, Size]:
     assert merged_axes is not None
     (size,), ((step,),) = merged_axes
     return size, step
+
+
+def _other_strides(operand: View, summed: Sequence[int]) -> list[Size]:
+    """Return the strides of the axes that are not summed; the summed ones are one axis of adjacent terms."""
+    return [stride for axis, stride in enumerate(operand.strides) if axis not in summed]
 
 
 def _memory_type(operand: View) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -169,3 +170,28 @@ def test_pairs_of_computed_operands_are_multiplied_at_once() -> None:
     assert widths(64, "avx512bf16, fast pairs") == {2}
     assert widths(63, "avx512bf16, fast pairs") == {1}, "words of two numbers would cross rows"
     assert widths(64, "avx512bf16") == {1}
+
+
+@pytest.mark.skipif("avx512bf16" not in TARGETS, reason="this machine multiplies no pairs of bfloat16")
+@pytest.mark.parametrize(("steps", "width"), [(6, 2), (5, 1)])
+@pytest.mark.parametrize("equation", ["msb,sbn->mn", "msb,nsb->mn"])
+def test_pairs_of_joined_axes_need_an_even_product_of_their_sizes(equation: str, steps: int, width: int) -> None:
+    first, second, _ = equation.replace("->", ",").split(",")
+    samples = Dim.symbol("S")
+    left, right = ((1, 2), (second.index("s"), second.index("b")))
+
+    def body(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [apply("contract", x, y, batch=(), left=left, right=right, dtype=t.BFLOAT16)]
+
+    sizes: dict[str, Any] = {"m": 40, "n": 48, "s": steps, "b": samples}
+    types = [TensorType(t.BFLOAT16, tuple(sizes[axis] for axis in part)) for part in (first, second)]
+    program = Program.compile(trace("product", body, types), target=processor("avx512bf16, fast pairs"))
+    schedules = [launch.choice.schedule for launch in program.launches if launch.choice is not None]
+    assert {one.tile.dot_width for one in schedules if isinstance(one, GemmSchedule)} == {width}
+    for count in (1, 3, 8):
+        sizes["b"] = count
+        x, y = (drawn(*(sizes[axis] for axis in part), seed=i) for i, part in enumerate((first, second)))
+        wide = [array.astype(np.float64) for array in (x, y)]
+        exact = np.einsum(equation, *wide)
+        bound = np.abs(exact) * 2.0**-8 + 1e-6 * np.einsum(equation, *map(np.abs, wide))
+        assert (np.abs(program.run([x, y])[0].astype(np.float64) - exact) <= bound).all()
