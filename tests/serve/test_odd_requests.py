@@ -101,6 +101,25 @@ def test_a_name_twice_in_an_object_is_refused(client: Client, fields: str) -> No
     assert (reply.status, "twice" in reply.json()["error"]) == (400, True)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        DATA.replace('"data"', '"\xffdata"'),
+        DATA + ',"\xff":1',
+        DATA + ',"parameters":{"\xff":1}',
+        WORDS.replace("1,4]", '"\\ud800"]'),
+        WORDS.replace("1,4]", '"\xed\xa0\x80"]'),
+        WORDS.replace('"x"', '"\\ud800"'),
+        WORDS + ',"parameters":{"\\udfff":1}',
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("more", ["", ',"own":{"a:":":"}', ',"own":"\xff"', ',"own":"\\ud800"'], ids=ascii)
+def test_malformed_texts_are_refused_wherever_they_are(client: Client, fields: str, more: str) -> None:
+    body = f'{{"inputs":[{{{fields}}}]{more}}}'.encode("latin-1")
+    assert client.post("/v2/models/net/infer", body).status == 400
+
+
 @pytest.mark.parametrize("body", ['{"x":[1,1,1,1],"x":[2,2,2,2]}', '{"x":[1,1,1,1],"parameters":{"a":":","a":1}}'])
 def test_a_name_twice_in_other_bodies_is_refused(client: Client, body: str) -> None:
     reply = client.post("/v2/models/net/generate", body.encode())

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sardonyx.base.neighbour_files import neighbour
 from sardonyx.cli.output import AsJson, console, print_json
 from sardonyx.errors import OptionError
 
@@ -37,7 +38,7 @@ def command(
         raise OptionError("expected a file to write", where="keygen", remedy="Give -o owner.key.")
     if kind not in ("x25519", "ed25519", "aes256", "ecdsa"):
         raise OptionError(f"expected x25519, ed25519, aes256 or ecdsa, got {kind}.", where="--kind")
-    public = output.with_name(f"{output.name}.pub")
+    public = neighbour(output, ".pub")
     if kind != "aes256" and public.exists():
         raise OptionError("exists; a key is not overwritten.", where=str(public), remedy="Name another file.")
     if kind == "ecdsa":

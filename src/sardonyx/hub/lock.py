@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sardonyx.base.artifact_store import write_whole
+from sardonyx.base.neighbour_files import neighbour
 from sardonyx.errors import DownloadError
 from sardonyx.hub.file_lock import hold
 
@@ -103,7 +104,7 @@ class Lock:
 @contextlib.contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
     """Wait until no other thread or process writes to a lock file."""
-    guard = path.with_name(path.name + ".lock")
+    guard = neighbour(path, ".lock")
     try:
         descriptor = os.open(guard, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
     except OSError as error:

@@ -18,6 +18,7 @@ from sardonyx.errors import EncryptionError, ExternalDataError, OptionError, Uns
 from sardonyx.trust.encryption import Passphrase, add_key, decrypt, encrypt, generate_key, read_key, rewrap, write_key
 from sardonyx.trust.encryption.head import read_head, write_head
 from sardonyx.trust.encryption.recipients import wrap
+from sardonyx.trust.encryption.sealed_store import sealed_store
 from tests.trust.encryption.conftest import feeds, network
 
 KEY, OTHER, SHARED = generate_key(), generate_key(), generate_key("aes256")
@@ -269,6 +270,14 @@ def test_an_encrypted_session_is_edited(model: Path, tmp_path: Path) -> None:
         session.save(tmp_path / "edited.onnx")
 
 
+def test_a_file_without_a_head_has_no_store_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "short").write_bytes(b"x")
+    for name, reason in (("empty", "encrypted"), ("short", "encrypted"), ("missing", "read"), (".", "read")):
+        with pytest.raises(EncryptionError, match=reason):
+            sealed_store(tmp_path / name)
+
+
 def test_keys_are_refused_if_damaged_public_or_present(tmp_path: Path) -> None:
     write_key(KEY, tmp_path / "owner.key")
     assert (tmp_path / "owner.key").stat().st_mode & 0o777 == 0o600
@@ -281,6 +290,13 @@ def test_keys_are_refused_if_damaged_public_or_present(tmp_path: Path) -> None:
     with pytest.raises(EncryptionError, match="length or checksum differs") as error:
         read_key(tmp_path / "damaged.key")
     assert text[20:40] not in str(error.value)
+    for content in (text[:30] + "ä" + text[31:], text[:30]):
+        (tmp_path / "damaged.key").write_text(content, encoding="utf-8")
+        with pytest.raises(EncryptionError, match="length or checksum differs"):
+            read_key(tmp_path / "damaged.key")
+    (tmp_path / "damaged.key").write_bytes(text.encode()[:40] + b"\xff" + text.encode()[41:])
+    with pytest.raises(EncryptionError, match="length or checksum differs"):
+        read_key(tmp_path / "damaged.key")
     with pytest.raises(EncryptionError, match="cannot be read"):
         add_key("missing.key")
     with pytest.raises(OptionError, match="signs licences"):

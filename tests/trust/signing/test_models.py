@@ -183,3 +183,25 @@ def test_the_command_tells_a_signature_that_does_not_hold_from_one_that_cannot_b
     assert code() == 1
     model.with_name(model.name + ".sig").write_text("no signature")
     assert code() == 1
+
+
+def test_the_current_folder_is_signed_next_to_itself(
+    key: Path, public: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved(tmp_path / "models" / "net.onnx", external=True).parent
+    (folder / "inner").mkdir()
+    for current, source in ((folder, "."), (folder / "inner", "..")):
+        monkeypatch.chdir(current)
+        assert sign(source, key=key) == tmp_path / "models.sig"
+        assert len(verify(source, public_key=public).files) == 2
+    with pytest.raises(OptionError, match="name"):
+        verify("/", public_key=public)
+
+
+@pytest.mark.parametrize("output", [".", "/", ""])
+def test_a_key_is_not_written_to_a_folder(output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind in ("x25519", "ecdsa"):
+        with pytest.raises(SystemExit) as ended:
+            main(["keygen", "-o", output, "--kind", kind])
+        assert ended.value.code == 2 and not list(tmp_path.parent.glob("*.pub"))

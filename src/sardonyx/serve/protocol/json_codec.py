@@ -129,7 +129,8 @@ def _head_with_words(text: bytes) -> RequestHead | None:
             part["data"] = msgspec.Raw(encode_with_words(part["data"]))
     try:
         head: RequestHead = msgspec.convert(value, RequestHead)
-    except msgspec.ValidationError:
+        encode(head)  # Python reads halves of surrogate pairs, which no answer could repeat.
+    except (msgspec.ValidationError, UnicodeEncodeError):
         return None
     return head
 

@@ -50,14 +50,17 @@ def _names_of(parameters: Mapping[str, Any]) -> int:
 
 def _search_head(text: bytes) -> None:
     """Refuse a head with a name twice where colons do not tell: with empty or unknown fields, or colons in texts."""
-    for name, value in _unique_fields(text).items():
-        if name in ("inputs", "outputs"):
-            for part in _parts(value):
-                fields = _unique_fields(bytes(part))
-                if "parameters" in fields:
-                    _unique_fields(bytes(fields["parameters"]))
-        elif name == "parameters":
-            _unique_fields(bytes(value))
+    try:
+        for name, value in _unique_fields(text).items():
+            if name in ("inputs", "outputs"):
+                for part in _parts(value):
+                    fields = _unique_fields(bytes(part))
+                    if "parameters" in fields:
+                        _unique_fields(bytes(fields["parameters"]))
+            elif name == "parameters":
+                _unique_fields(bytes(value))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # The names of unknown fields are read here first.
+        raise _malformed(error) from error
 
 
 def _unique_fields(text: bytes) -> dict[str, Any]:
@@ -97,7 +100,11 @@ def _search(text: bytes) -> None:
     try:
         json.loads(text, object_pairs_hook=unique, parse_int=len, parse_float=len)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"the JSON of the request is malformed: {str(error)[:200]}") from error
+        raise _malformed(error) from error
+
+
+def _malformed(error: Exception) -> RequestError:
+    return RequestError(f"the JSON of the request is malformed: {str(error)[:200]}")
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

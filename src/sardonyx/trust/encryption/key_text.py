@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
 import stat
@@ -106,7 +105,7 @@ def parse_key(text: str, where: str = "key") -> Key:
         if line.startswith(start := f"{_START}{kind}-"):
             try:
                 raw = base64.b64decode(line.removeprefix(start), altchars=b"-_", validate=True)
-            except binascii.Error:
+            except ValueError:  # No base64; binascii.Error is one, and characters beyond ASCII are another.
                 raw = b""
             key = Key(kind, raw[:_BYTES])
             if len(raw) == _BYTES + _CHECK_BYTES and key.text() == line:

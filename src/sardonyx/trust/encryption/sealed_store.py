@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hmac
 import logging
-import mmap
 import os
 from pathlib import Path
 from typing import Literal, overload
 
 from sardonyx.base.artifact_store import Kind, Store, guard, user_store
+from sardonyx.base.mapped_files import map_file
 from sardonyx.errors import EncryptionError
 from sardonyx.trust.encryption.head import read_head
 from sardonyx.trust.encryption.key_ring import find_data_key
@@ -69,19 +69,26 @@ def sealed_store(source: str | os.PathLike[str] | OpenedFile) -> SealedStore:
         source: The path of the encrypted model, or the opened file.
 
     Raises:
-        EncryptionError: No key of the process opens the model, or the model is an old copy.
+        EncryptionError: The file cannot be read, no key of the process opens the model, or the model is an old copy.
         LicenceError: The licence does not permit the use.
     """
     if isinstance(source, OpenedFile):
         data_key = source.data_key
     else:
         where = os.fspath(source)
-        with Path(source).open("rb") as file:
-            head = read_head(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), where)
+        head = read_head(_contents(Path(source)), where)
         data_key = find_data_key(head, where)
         authorize(head, where)
     guard()
     return SealedStore(user_store().folder, derive_key(data_key, b"", b"sardonyx store 1"))
+
+
+def _contents(path: Path) -> memoryview:
+    try:
+        with path.open("rb") as file:
+            return memoryview(map_file(file.fileno()) if os.fstat(file.fileno()).st_size else b"")
+    except OSError as error:
+        raise EncryptionError(f"cannot be read: {error.strerror}.", where=str(path)) from error
 
 
 def _context(kind: Kind, key: str) -> bytes:

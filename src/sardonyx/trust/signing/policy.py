@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sardonyx.base.neighbour_files import neighbour
 from sardonyx.base.signature_policy import VARIABLE, policies
 from sardonyx.errors import OptionError, SignatureError, SignatureMismatchError
 from sardonyx.trust.signing.signatures import SUFFIX, Verifier, require_signed, signed_files, verify_files
@@ -102,7 +103,7 @@ def verify_on_load(path: str | os.PathLike[str], files: Sequence[Any] = ()) -> N
     policy = policies[-1] if policies else read_policy(os.environ[VARIABLE])
     assert isinstance(policy, Policy)
     source = Path(path)
-    signature = source.with_name(source.name + SUFFIX)
+    signature = neighbour(source, SUFFIX)
     if policy.unsigned == "allow" and not signature.exists():
         return
     states, signed = _verified_files(source, signature, policy)

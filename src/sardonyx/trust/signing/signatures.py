@@ -19,6 +19,7 @@ from typing import Any
 
 from sardonyx.base.encrypted_files import is_encrypted
 from sardonyx.base.extras import require
+from sardonyx.base.neighbour_files import neighbour
 from sardonyx.errors import EncryptionError, OptionError, SignatureError, SignatureMismatchError
 from sardonyx.model.external import find_data_file
 from sardonyx.model.load import load
@@ -80,7 +81,7 @@ def generate_signing_key(path: str | os.PathLike[str]) -> Path:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    public_path = Path(path).with_name(f"{Path(path).name}.pub")
+    public_path = neighbour(path, ".pub")
     for target, content, mode in ((Path(path), secret, stat.S_IRUSR | stat.S_IWUSR), (public_path, public, 0o644)):
         try:
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -125,7 +126,7 @@ def sign(
 
     _require_key(Path(key), "PRIVATE KEY", "secret")
     source = Path(model)
-    target = source.with_name(source.name + SUFFIX) if signature is None else Path(signature)
+    target = neighbour(source, SUFFIX) if signature is None else Path(signature)
     root, files = _root(source)
     config = signing.Config()
     try:
@@ -172,7 +173,7 @@ def verify(
         MissingDependencyError: `model_signing` is not installed.
     """
     source = Path(model)
-    path = source.with_name(source.name + SUFFIX) if signature is None else Path(signature)
+    path = neighbour(source, SUFFIX) if signature is None else Path(signature)
     trusted = Verifier(None if public_key is None else Path(public_key), tuple(map(Path, certificates)))
     files = verify_files(source, path, trusted)
     if source.is_file():
