@@ -115,7 +115,7 @@ def _conjugate(c: Context, e: Any, x: ir.Value) -> ir.Value:
 
 def _scale(c: Context, e: Any, x: ir.Value, index: int = 0) -> ir.Value:
     """Return the size of the larger part, 1 for numbers that are 0 or infinite: squares of quotients are finite."""
-    dtype = np.dtype(f"f{e.invars[index].aval.dtype.itemsize // 2}")
+    dtype = _part_type(e.invars[index])
     largest = c.node("ReduceMax", c.node("Abs", x), c.ints([-1]), keepdims=0)
     is_bad = c.node("Or", c.node("Equal", largest, c.scalar(0, dtype)), c.node("IsInf", largest))
     return c.node("Where", is_bad, c.scalar(1, dtype), largest)
@@ -148,7 +148,7 @@ def _quotient(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
 
 @complex_rule("sqrt")
 def _root(c: Context, e: Any, x: ir.Value) -> ir.Value:
-    dtype = np.dtype(f"f{e.invars[0].aval.dtype.itemsize // 2}")
+    dtype = _part_type(e.invars[0])
     half, zero = c.scalar(0.5, dtype), c.scalar(0, dtype)
     scale = _scale(c, e, x)
     a, b = (c.node("Div", part(c, x, i), scale) for i in (0, 1))
@@ -181,13 +181,13 @@ def _inverse_root(c: Context, e: Any, x: ir.Value) -> ir.Value:
 def _power(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
     """Translate x ** y as exp(y log(x)); 0 to the power 0 is 1, to other powers 0."""
     result = _exponential(c, e, _product(c, e, y, _logarithm(c, e, x)))
-    one, zero = (c.constant(np.array([number, 0]), _half(e)) for number in (1, 0))
+    one, zero = (c.constant(np.array([number, 0]), _part_type(e.outvars[0])) for number in (1, 0))
     return c.node("Where", _is_zero(c, x), c.node("Where", _is_zero(c, y), one, zero), result)
 
 
-def _half(e: Any) -> np.dtype[Any]:
-    """Return the type of the parts of an equation's result."""
-    return np.dtype(f"f{e.outvars[0].aval.dtype.itemsize // 2}")
+def _part_type(variable: Any) -> np.dtype[Any]:
+    """Return the type of the real part of a complex variable."""
+    return np.dtype(f"f{variable.aval.dtype.itemsize // 2}")
 
 
 def _is_zero(c: Context, x: ir.Value) -> ir.Value:
@@ -196,8 +196,8 @@ def _is_zero(c: Context, x: ir.Value) -> ir.Value:
     return c.node("Not", c.cast(largest, np.bool_))
 
 
-def _turned(c: Context, x: ir.Value) -> ir.Value:
-    """Return i x."""
+def _rotated(c: Context, x: ir.Value) -> ir.Value:
+    """Return i x: the numbers rotated by a right angle."""
     return pair(c, c.node("Neg", part(c, x, 1)), part(c, x, 0))
 
 
@@ -219,20 +219,20 @@ def _hyperbolic_cosine(c: Context, e: Any, x: ir.Value) -> ir.Value:
 def _hyperbolic_tangent(c: Context, e: Any, x: ir.Value) -> ir.Value:
     """Translate with tanh and tan of the parts, which do not overflow for large real parts."""
     t, s = c.node("Tanh", part(c, x, 0)), c.node("Tan", part(c, x, 1))
-    one, tt, ss = c.scalar(1, _half(e)), c.node("Mul", t, t), c.node("Mul", s, s)
+    one, tt, ss = c.scalar(1, _part_type(e.outvars[0])), c.node("Mul", t, t), c.node("Mul", s, s)
     below = c.node("Add", one, c.node("Mul", tt, ss))
     real = c.node("Div", c.node("Mul", t, c.node("Add", one, ss)), below)
     return pair(c, real, c.node("Div", c.node("Mul", s, c.node("Sub", one, tt)), below))
 
 
-def _of_turned(function: Rule) -> Rule:
-    """Return -i f(i x), which is sin, cos or tan of the hyperbolic function f."""
-    return lambda c, e, x: c.node("Neg", _turned(c, function(c, e, _turned(c, x))))
+def _of_rotated(function: Rule) -> Rule:
+    """Return -i f(i x): sin and tan by sinh and tanh."""
+    return lambda c, e, x: c.node("Neg", _rotated(c, function(c, e, _rotated(c, x))))
 
 
-COMPLEX_RULES["sin"] = _of_turned(_hyperbolic_sine)
-COMPLEX_RULES["tan"] = _of_turned(_hyperbolic_tangent)
-COMPLEX_RULES["cos"] = lambda c, e, x: _hyperbolic_cosine(c, e, _turned(c, x))
+COMPLEX_RULES["sin"] = _of_rotated(_hyperbolic_sine)
+COMPLEX_RULES["tan"] = _of_rotated(_hyperbolic_tangent)
+COMPLEX_RULES["cos"] = lambda c, e, x: _hyperbolic_cosine(c, e, _rotated(c, x))
 
 
 @complex_rule("sign")
@@ -317,7 +317,7 @@ class _RealVariable:
     def __init__(self, variable: Any) -> None:
         self.aval = variable.aval
         if is_complex(variable):
-            self.aval = variable.aval.update(dtype=np.dtype(f"f{variable.aval.dtype.itemsize // 2}"))
+            self.aval = variable.aval.update(dtype=_part_type(variable))
 
 
 @complex_rule("fft")
