@@ -64,6 +64,8 @@ def test_a_remedy_names_options_of_the_command(run: Run, tmp_path: Path) -> None
 
 
 WRONG_OPTIONS = {
+    "quantize --method gptq": "--method: the method gptq learns from data; expected data, got none. Give samples",
+    "quantize --method smoothquant": "--method: the method smoothquant learns from data",
     "quantize --drop 1": "--drop: a permitted loss needs a metric. Give `--eval`.",
     "quantize --drop -1 --eval eval.npz": "--drop: expected a number of 0 or more",
     "compress --drop 1 --data x.npz": "--drop: a permitted loss needs a metric. Give `--eval`",

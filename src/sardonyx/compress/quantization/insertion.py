@@ -122,7 +122,7 @@ def write_without_ranges(
         count = len(placement.all_sites)
         if count:
             notes.append(
-                f"Without ranges of activations, {count - len(weights)} products and convolutions are quantized in "
+                f"Without ranges of activations, {count - len(weights)} products or convolutions are quantized in "
                 f"each call and {len(weights)} nodes have integer weights alone, which saves memory and no time."
             )
     return notes

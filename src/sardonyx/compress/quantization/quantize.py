@@ -242,6 +242,11 @@ def _method(method: str | Method, scheme: Scheme, mode: Mode, elements: int, *, 
         return automatic_method(scheme, mode, elements, has_data=has_data)
     if method not in ROUNDING:
         raise OptionError(f"expected 'auto' or one of {', '.join(ROUNDING)}, got {method!r}.", where="method")
+    if ROUNDING[method].requires_data and not has_data:
+        raise OptionError(
+            f"the method {method} learns from data; expected data, got none.", where="method",
+            remedy="Give samples of real inputs, or choose 'nearest', 'hqq' or 'equalization'.",
+        )  # fmt: skip
     return ROUNDING[method]
 
 

@@ -75,6 +75,7 @@ class Method:
         description: One line for users.
         needs: The statistics of inputs of sites that ``round`` reads.
         rescale: The step before observation; None for none.
+        reads_activations: True if ``rescale`` reads ranges of activations.
         round: The numbers of weights.
         reconstruct: The step after writing; None for none.
         is_sequential: If True, weights are then rounded again in the order of execution; see ``methods.sequential``.
@@ -87,3 +88,9 @@ class Method:
     round: Round = round_to_nearest
     reconstruct: Reconstruct | None = None
     is_sequential: bool = False
+    reads_activations: bool = False
+
+    @property
+    def requires_data(self) -> bool:
+        """True if the method learns from samples; without, its integers would be the nearest ones."""
+        return self.reads_activations or self.needs != NOTHING
