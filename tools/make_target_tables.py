@@ -115,6 +115,25 @@ def _mnn() -> tuple[str, dict[str, Any]]:
     return version.rpartition(".")[0], table
 
 
+_SCALES = ("float", "float16", "bfloat16")
+
+_NARROW = ("int8", "uint8", "int16", "uint16", "int32", "int4", "uint4", "int2", "uint2", "float8e4m3fn", "float8e5m2",
+           "float4e2m1")  # fmt: skip
+"""Types of stored weights."""
+
+
+def _dequantized(kind: str) -> onnx.ModelProto:
+    """Return a model that dequantizes a stored weight."""
+    stored = onnx.TensorProto(name="w", data_type=onnx.TensorProto.DataType.Value(kind.upper()), dims=[4])
+    stored.raw_data = bytes(4 * 4 if kind == "int32" else 4 * 2 if kind.endswith("16") else 4 if "8" in kind else
+                            1 if kind.endswith("2") else 2)  # fmt: skip
+    nodes = [helper.make_node("DequantizeLinear", ["w", "s"], ["y"]), helper.make_node("Add", ["x", "y"], ["z"])]
+    x, z = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xz")
+    scale = helper.make_tensor("s", onnx.TensorProto.FLOAT, [], [1.0])
+    graph = helper.make_graph(nodes, "g", [x], [z], [stored, scale])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=13)
+
+
 def _openvino() -> tuple[str, dict[str, Any]]:
     import openvino
 
@@ -140,6 +159,8 @@ def _openvino() -> tuple[str, dict[str, Any]]:
                 if name.startswith("Sequence") or name == "ConcatFromSequence":
                     entry["restriction"] = "Supported only in certain patterns."
                 operators[_qualified(domain, name)] = [entry]
+        entry = operators["DequantizeLinear"][0]
+        entry["types"] = " ".join(sorted({*_SCALES, *(t for t in _NARROW if not complaint(_dequantized(t)))}))
         for name in _contributed():
             if _has_rule(complaint, _contributed_probe(name)):
                 operators[f"com.microsoft::{name}"] = [{"opsets": [1, None]}]

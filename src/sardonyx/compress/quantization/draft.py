@@ -34,7 +34,15 @@ from sardonyx.compress.quantization.insertion import (
 )
 from sardonyx.compress.quantization.methods.balancing import find_balances, insert
 from sardonyx.compress.quantization.methods.sequential import reconstruct
-from sardonyx.compress.quantization.placement import QUANTIZED, Placement, WeightSite, find_placement, quantized_nodes
+from sardonyx.compress.quantization.placement import (
+    QUANTIZED,
+    Placement,
+    WeightSite,
+    find_placement,
+    quantized_nodes,
+    recurrent_notes,
+    recurrent_operators,
+)
 from sardonyx.compress.quantization.preparation import opset_of, prepare, weight_bytes
 from sardonyx.compress.quantization.result import Mode, QuantizationReport
 from sardonyx.compress.quantization.scheme import Affine, Scheme
@@ -109,6 +117,11 @@ class Draft:
         self.expected = -math.inf
         self.prepared = prepare(source, scheme, mode, target, opset, self.notes, optimized=optimized)
         self._known = [str(node.name) for node in self.prepared.graph.all_nodes()]
+        if mode == "static" and scheme.activation_type.bits == 8 and not target.folds_recurrent_weights:
+            self.exclude = exclude = [*exclude, *recurrent_operators(self.prepared)]
+            self.notes += recurrent_notes(
+                self.prepared, f"{target.name} reads no integers as weights of recurrent layers beside static ranges"
+            )
         self.placement = find_placement(self.prepared, exclude)
         self.observation: Observation | None = None
         self.judged: Sequence[Feeds] = ()

@@ -254,6 +254,12 @@ def _report_constants(node: ir.Node, placement: Placement) -> None:
             placement.floats.append(FloatNode(node_label(node), node.op_type, reason))
 
 
+def recurrent_operators(model: ir.Model) -> list[str]:
+    """Return the operators of the recurrent layers in a model."""
+    present = {node.op_type for node in model.graph.all_nodes() if node.domain == ""}
+    return [name for name in RECURRENT if name in present]
+
+
 def recurrent_notes(model: ir.Model, fact: str = "The weights of recurrent layers stay as they are") -> list[str]:
     """Return a note of a fact that names the recurrent layers with weights; none without."""
     names = _recurrent_layers(model)

@@ -87,6 +87,10 @@ WEIGHT_TYPES = ("int8", "int16", "int4", "int2", "float8e4m3", "float8e5m2", "fl
 ACTIVATION_TYPES = ("uint8", "int8", "uint16", "int16", "float8e4m3", "float8e5m2")
 
 
+_FEWEST_IN_BLOCK = 8
+"""Elements of the smallest block that replaces one that does not divide an axis: scales take as much as the weights."""
+
+
 @dataclass(frozen=True)
 class Scheme:
     """The numbers of a quantized model.
@@ -102,6 +106,7 @@ class Scheme:
         symmetric_activations: If True, 0 is the middle of the integers of activations.
         exact_sums: If True, symmetric 8-bit weights have scales with which no sum of two products saturates 16 bits;
             see ``saturation.py``.
+        whole_blocks: If True, the last block of an axis may not be shorter than the others.
     """
 
     weights: str = "int8"
@@ -112,6 +117,7 @@ class Scheme:
     activations: str = "uint8"
     symmetric_activations: bool = False
     exact_sums: bool = False
+    whole_blocks: bool = False
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHT_TYPES:
@@ -172,6 +178,20 @@ class Scheme:
         if self.weight_type.bits < 8 and self.granularity == "block" and sum_axis is None:
             return replace(self, weights="int8", granularity="channel", symmetric=True)
         return self
+
+    def block_along(self, size: int | None) -> int:
+        """Return the elements of a block along a summed axis; 0 for one scale of the whole axis.
+
+        If all blocks must be whole, the block is the largest one up to :attr:`block` that divides the axis.
+
+        Args:
+            size: The elements of the axis; None without a single one.
+        """
+        if self.granularity != "block" or size is None or size <= self.block:
+            return 0
+        if not self.whole_blocks or size % self.block == 0:
+            return self.block
+        return next((block for block in range(self.block, _FEWEST_IN_BLOCK - 1, -1) if size % block == 0), 0)
 
     @property
     def opset(self) -> int:

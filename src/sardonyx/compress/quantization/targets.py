@@ -32,6 +32,11 @@ class QuantizationTarget:
         vendor: True if the target executes operators of ``com.microsoft``.
         saturates: True if the target may add products of 8 bits in saturating 16 bits; see ``saturation.py``.
         convolves_integers: True if convolutions of integers, with ranges of each call, are as fast as static ones.
+        whole_blocks: True if blocks must divide the axis of a weight.
+        folds_recurrent_weights: True if weights of recurrent layers may be integers beside integers of activations,
+            without which OpenVINO computes these weights when it loads a model, as its layers require.
+        reads_filter_scales: True if QLinearConv may have a scale for each filter. OpenVINO 2026.4 reads these as the
+            scales of channels, and computes other numbers if there are as many.
     """
 
     name: str
@@ -41,6 +46,9 @@ class QuantizationTarget:
     vendor: bool = False
     saturates: bool = False
     convolves_integers: bool = False
+    whole_blocks: bool = False
+    folds_recurrent_weights: bool = True
+    reads_filter_scales: bool = True
 
     @property
     def table(self) -> Target:
@@ -74,8 +82,10 @@ TARGETS: Mapping[str, QuantizationTarget] = {
     for target in (
         QuantizationTarget("portable", saturates=True),
         QuantizationTarget("onnxruntime", vendor=True, saturates=True),
-        QuantizationTarget("openvino", saturates=True),
-        QuantizationTarget("tensorrt", "int8", is_symmetric=True, modes=("static", "weights")),
+        QuantizationTarget(
+            "openvino", saturates=True, whole_blocks=True, folds_recurrent_weights=False, reads_filter_scales=False
+        ),
+        QuantizationTarget("tensorrt", "int8", is_symmetric=True, modes=("static", "weights"), whole_blocks=True),
         QuantizationTarget("native", convolves_integers=True),
     )
 }
@@ -123,6 +133,7 @@ def choose_scheme(
         changes["granularity"] = granularity
     if symmetric is not None:
         changes["symmetric"] = symmetric
+    changes["whole_blocks"] = base.whole_blocks or target.whole_blocks
     chosen = replace(base, reduced=bool(reduced) or base.reduced, **changes)
     if reduced is None and target.saturates and TYPES[chosen.activations].bits == 8 and not isinstance(scheme, Scheme):
         chosen = replace(chosen, exact_sums=True)

@@ -57,14 +57,15 @@ def quantize_weight(weight: np.ndarray, channel_axis: int, sum_axis: int | None,
         scheme: The scheme.
     """
     size = None if sum_axis is None else weight.shape[sum_axis]
-    if scheme.granularity == "block" and sum_axis is not None and size is not None and size > scheme.block:
-        rows, shape = _blocks(weight, sum_axis, scheme.block)
-        axis, block = sum_axis, scheme.block
+    block = scheme.block_along(size)
+    if block and sum_axis is not None:
+        rows, shape = _blocks(weight, sum_axis, block)
+        axis = sum_axis
     elif scheme.granularity == "tensor":
-        rows, shape, axis, block = weight.reshape(1, -1), (), None, 0
+        rows, shape, axis = weight.reshape(1, -1), (), None
     else:
         rows = np.moveaxis(weight, channel_axis, 0).reshape(weight.shape[channel_axis], -1)
-        shape, axis, block = (weight.shape[channel_axis],), channel_axis, 0
+        shape, axis = (weight.shape[channel_axis],), channel_axis
     scales, zeros = _best_scales(rows, scheme)
     scales, zeros = scales.reshape(shape), zeros.reshape(shape)
     kind = scheme.weight_type

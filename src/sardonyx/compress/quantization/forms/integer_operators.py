@@ -181,9 +181,8 @@ def _bias(writer: Writer, node: ir.Node, x: Quantized, w: Quantized) -> ir.Value
 def _write_conv(
     writer: Writer, node: ir.Node, operands: Sequence[Quantized], result: ir.Node, target: QuantizationTarget
 ) -> list[ir.Node] | None:
-    del target
     x, w = operands
-    if facts.rank(w.scale) == 1 and w.axis != 0:
+    if facts.rank(w.scale) == 1 and (w.axis != 0 or not target.reads_filter_scales):
         return None
     bias = _bias(writer, node, x, w)
     inputs = [*x.operands, *w.operands, *_result(result), *([] if bias is None else [bias])]

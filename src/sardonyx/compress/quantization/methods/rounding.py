@@ -168,8 +168,8 @@ def fitted_weight(
         return quantize_weight(site.weight, site.channel_axis, site.sum_axis, scheme)
     matrices = site.matrix()
     groups, outputs, depth = matrices.shape
-    is_blocked = scheme.granularity == "block" and site.sum_axis is not None and depth > scheme.block
-    width = scheme.block if is_blocked else max(depth, 1)
+    width = scheme.block_along(None if site.sum_axis is None else depth)
+    is_blocked, width = width > 0, width or max(depth, 1)
     rows = matrices.reshape(groups * outputs, depth)
     weights = None if importance is None else np.repeat(importance, outputs, 0)
     levels = int(scheme.lowest), int(scheme.limit)
