@@ -76,4 +76,6 @@ def test_a_command_fails_by_its_exit_code(detector: tuple[ir.Model, dict[str, An
 def test_equal_providers_do_not_fail(detector: tuple[ir.Model, dict[str, Any]]) -> None:
     model, feeds = detector
     assert differs_between("reference", "native", 1e-3)(model, feeds) == ""
-    assert differs_between("reference", "native", -1.0)(model, feeds) == "other outputs"
+    assert differs_between("reference", "native", 0.0)(model, feeds) == "other outputs", "by roundings"
+    with pytest.raises(OptionError, match="tolerance"):
+        differs_between("reference", "native", -1.0)

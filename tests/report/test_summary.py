@@ -13,8 +13,8 @@ import sardonyx
 from sardonyx import demo
 from sardonyx.errors import EvaluationError
 from sardonyx.report import latency, quantities
-from sardonyx.report.scene import Box, draw
 from sardonyx.report.summary_tables import summary_tables
+from sardonyx.report.terminal_picture import Box, draw
 
 
 def test_a_summary_holds_interface_operators_and_size() -> None:

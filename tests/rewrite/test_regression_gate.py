@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, OptionError
-from sardonyx.report.tables import verdict_line
+from sardonyx.report.optimization_tables import verdict_line
 from sardonyx.rewrite import measure, regression_gate, targets
 from sardonyx.rewrite.engine import Applied
 from sardonyx.rewrite.fusion_census import census, lost_fusions

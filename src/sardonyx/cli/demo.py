@@ -14,10 +14,10 @@ from rich.text import Text
 from sardonyx import demo
 from sardonyx.cli.output import AsJson, console, print_json, progress
 from sardonyx.errors import EvaluationError, MissingDependencyError
-from sardonyx.report import latency, tables
+from sardonyx.report import latency, optimization_tables
 from sardonyx.report.quantities import print_all
-from sardonyx.report.scene import Box, draw
 from sardonyx.report.summary import Summary, summary
+from sardonyx.report.terminal_picture import Box, draw
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.record import Report
 from sardonyx.rewrite.verify.child import IsolatedRunner
@@ -72,8 +72,8 @@ def command(as_json: AsJson = False) -> None:
     for run in (classifier, detector):
         print_all(
             console,
-            tables.before_and_after(run.before, run.after, run.latency, title=f"{run.name}.onnx"),
-            tables.verdict_line(run.report),
+            optimization_tables.before_and_after(run.before, run.after, run.latency, title=f"{run.name}.onnx"),
+            optimization_tables.verdict_line(run.report),
             Text(),
         )
 

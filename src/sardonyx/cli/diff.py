@@ -12,7 +12,7 @@ import typer
 from sardonyx.cli.output import AsJson, console, print_json, progress
 from sardonyx.errors import OptionError
 from sardonyx.report.diff import Diff, Replacement, diff
-from sardonyx.report.match import named_operator
+from sardonyx.report.node_matching import named_operator
 
 EXAMPLE = "sardonyx diff model.onnx better.onnx"
 

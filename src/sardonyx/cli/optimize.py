@@ -25,7 +25,7 @@ from sardonyx.cli.output import (
 )
 from sardonyx.errors import EvaluationError, VerificationError
 from sardonyx.ops.operators_file import load_operators
-from sardonyx.report import html, latency, tables
+from sardonyx.report import latency, optimization_page, optimization_tables
 from sardonyx.report.quantities import print_all
 from sardonyx.report.summary import Summary, summary
 from sardonyx.rewrite.optimize import optimize
@@ -113,18 +113,18 @@ def command(
         sizes = timing.sizes if isinstance(timing, latency.Latency) else None
         figures = _Figures(summary(model, sizes=sizes), summary(output or after, sizes=sizes), timing)
     if report is not None:
-        html.write(report, model.name, result.report, figures.before, figures.after, figures.latency)
+        optimization_page.write(report, model.name, result.report, figures.before, figures.after, figures.latency)
     if as_json:
         print_json({**result.report.as_dict(), **figures.as_dict(), "written": None if output is None else str(output)})
         return
     print_all(
         console,
-        tables.before_and_after(figures.before, figures.after, figures.latency),
-        tables.passes_table(result.report),
-        *([tables.explanation(result.report)] if explain else []),
-        *tables.opset_hints(result.report),
-        *tables.ir_version_line(figures.before, figures.after),
-        tables.verdict_line(result.report),
+        optimization_tables.before_and_after(figures.before, figures.after, figures.latency),
+        optimization_tables.passes_table(result.report),
+        *([optimization_tables.explanation(result.report)] if explain else []),
+        *optimization_tables.opset_hints(result.report),
+        *optimization_tables.ir_version_line(figures.before, figures.after),
+        optimization_tables.verdict_line(result.report),
     )
     for path in (output, report):
         if path is not None:

@@ -1,7 +1,7 @@
 """Errors of a computation against another: by output, and the first layer out of tolerance.
 
 The two sides are two models (before and after, float32 and float16), or two providers. Tensors are paired by name, and
-by corresponding nodes (:mod:`.match`). Layers are computed by slices of the graph: a slice turns as many tensors into
+by corresponding nodes (:mod:`.node_matching`). Layers are computed by slices of the graph: a slice turns as many tensors into
 outputs as fit a memory budget, and only the errors are stored.
 """
 
@@ -19,7 +19,7 @@ from sardonyx import model as model_io
 from sardonyx.base.option_checks import require_count
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable
-from sardonyx.report.match import Matching, operator
+from sardonyx.report.node_matching import Matching, operator
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.surgery.extraction import extract

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.model import Loadable
-from sardonyx.report.match import Located, Matching, changed_attributes, chunks, graphs, same_contents
+from sardonyx.report.node_matching import Located, Matching, changed_attributes, chunks, graphs, same_contents
 from sardonyx.rewrite.names import node_label
 
 

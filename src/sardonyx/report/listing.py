@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.model import Loadable
-from sardonyx.report.match import graphs, operator
+from sardonyx.report.node_matching import graphs, operator
 from sardonyx.report.summary import assigned_shapes, require_sizes, stored_bytes, type_name
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.arithmetic import MACS

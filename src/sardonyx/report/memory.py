@@ -15,8 +15,8 @@ from rich.text import Text
 
 from sardonyx.errors import OptionError
 from sardonyx.model import write_text
+from sardonyx.report.html_blocks import COLOURS, page, section, svg, ticks
 from sardonyx.report.kernels import NodeNames, label
-from sardonyx.report.page import COLOURS, page, section, svg, ticks
 from sardonyx.report.quantities import size
 from sardonyx.runtime.compiled.memory_usage import Arena, Buffer, Memory
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.model import Loadable
 from sardonyx.report.accuracy import BUDGET, Side, computed_values, slices
-from sardonyx.report.match import operator
+from sardonyx.report.node_matching import operator
 from sardonyx.report.output_figures import special_counts
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.names import node_label

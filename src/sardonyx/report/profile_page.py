@@ -10,9 +10,9 @@ from html import escape
 from sardonyx import __version__
 from sardonyx.model import write_text
 from sardonyx.report.flame import Frame, merge_single_children
+from sardonyx.report.html_blocks import COLOURS, details, page, section, svg, table, ticks
 from sardonyx.report.kernels import NodeNames, label, main_node
 from sardonyx.report.memory import memory_section
-from sardonyx.report.page import COLOURS, details, page, section, svg, table, ticks
 from sardonyx.report.quantities import count, size
 from sardonyx.report.scopes import Scopes
 from sardonyx.report.trace import module_spans

@@ -21,7 +21,7 @@ from sardonyx import model as model_io
 from sardonyx.base.option_checks import require_number
 from sardonyx.errors import EvaluationError, OptionError, SardonyxError
 from sardonyx.report.accuracy import Side, require_tolerance
-from sardonyx.report.match import bodies_of
+from sardonyx.report.node_matching import bodies_of
 from sardonyx.rewrite.surgery.extraction import extract
 from sardonyx.rewrite.verify import compare as measure
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.report.accuracy import BUDGET, Side, slices
-from sardonyx.report.match import operator
+from sardonyx.report.node_matching import operator
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.facts import is_random
 from sardonyx.rewrite.names import node_label

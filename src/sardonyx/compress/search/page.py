@@ -12,7 +12,7 @@ from sardonyx.compress.search.compression import CompressionReport
 from sardonyx.compress.search.figures import Figures
 from sardonyx.compress.search.trial import Trial
 from sardonyx.model import write_text
-from sardonyx.report.page import COLOURS, details, page, section, svg, table, ticks
+from sardonyx.report.html_blocks import COLOURS, details, page, section, svg, table, ticks
 from sardonyx.report.quantities import size
 
 Share = Callable[[Figures], float]

@@ -8,12 +8,12 @@ from html import escape
 
 from sardonyx import __version__
 from sardonyx.model import write_text
+from sardonyx.report.html_blocks import details, section, svg, table, ticks
+from sardonyx.report.html_blocks import page as page_of
 from sardonyx.report.latency import Latency
-from sardonyx.report.page import details, section, svg, table, ticks
-from sardonyx.report.page import page as page_of
+from sardonyx.report.optimization_tables import fired_passes, latency_note, latency_row, verdict_line
 from sardonyx.report.quantities import count, size
 from sardonyx.report.summary import Summary
-from sardonyx.report.tables import fired_passes, latency_note, latency_row, verdict_line
 from sardonyx.rewrite.record import Report
 
 BEFORE, AFTER = "#9a5b3f", "#2f6f8f"
