@@ -334,12 +334,13 @@ class Program:
             assert isinstance(segment, Segment)
             known_names = frozenset((self.symbols or ()) if names is None else names)
             known_names -= {unknown, *self._unsure_symbols(number)}
+            measured = self.function.inputs if number == 0 and self.symbols is not None else ()
             plan = plan_segment(
                 self._compiled,
                 segment.launches,
                 self.blocks,
                 lambda value: self._is_outside(value, number, segment),
-                self.function.inputs if number == 0 and self.symbols is not None else (),
+                [value for value in measured if interpreted.is_tensor(value)],
                 select_known(self._compiled.guards, known_names),
                 known_names,
             )

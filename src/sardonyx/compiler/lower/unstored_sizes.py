@@ -41,8 +41,13 @@ def bounds_of_unstored(context: FunctionContext) -> list[Equal]:
 
 def _fixed_count(value: Value) -> Iterator[int]:
     """Yield the number of elements of a tensor whose sizes the model fixes."""
-    if isinstance(value.type, TensorType) and isinstance(count := product(shape_of(value)), int):
+    if _has_shape(value) and isinstance(count := product(shape_of(value)), int):
         yield count
+
+
+def _has_shape(value: Value) -> bool:
+    """Return True for a tensor of known rank; the interpreter also computes others."""
+    return isinstance(value.type, TensorType) and value.type.shape is not None
 
 
 def _is_read_from_tensor(symbol: str) -> bool:
@@ -54,7 +59,7 @@ def _counts(context: FunctionContext) -> Iterator[Size]:
     """Yield the numbers of elements of the fused values that kernels iterate over."""
     for group in context.grouping.groups:
         for value in _iterated(group):
-            if not context.in_memory(value) and isinstance(value.type, TensorType):
+            if _has_shape(value) and not context.in_memory(value):
                 yield product(shape_of(value))
 
 
