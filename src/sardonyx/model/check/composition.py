@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import onnx
 from onnx import TensorProto, defs, helper
 
+from sardonyx.errors import InvalidModelError
 from sardonyx.model.check.onnx_inference import infer
+from sardonyx.model.function_bodies import write_body
 from sardonyx.model.schemas import get_schema, has_schema
 
 
@@ -85,12 +87,9 @@ def _body(
     version = max((version for version in versions if version <= opset), default=0)
     if version:
         try:
-            serialized = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
-                version, node.SerializeToString(), inputs
-            )
-        except onnx.shape_inference.InferenceError:  # The node has attributes that the standard forbids.
+            return write_body(schema, version, node, inputs) or body
+        except InvalidModelError:
             return None
-        body.ParseFromString(serialized)
     return body
 
 

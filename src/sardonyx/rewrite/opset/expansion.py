@@ -10,7 +10,8 @@ from onnx import inliner
 from onnx.defs import OpSchema
 from onnx_ir import serde
 
-from sardonyx.errors import TypeMismatchError
+from sardonyx.errors import InvalidModelError, TypeMismatchError
+from sardonyx.model.function_bodies import write_body
 from sardonyx.model.load import from_proto
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.opset.constants import tensor_of_constant
@@ -52,18 +53,17 @@ def _function(schema: OpSchema, site: Site) -> tuple[onnx.FunctionProto, int] | 
     if not versions:
         return None
     version = max((v for v in versions if v <= site.source), default=versions[0])
+    function: onnx.FunctionProto | None
     if not bodies.has_context_dependent_function:
-        content = bodies.get_function_with_opset_version(version)
+        function = onnx.FunctionProto.FromString(bodies.get_function_with_opset_version(version))
     else:
         types = [b"" if v is None else _type(v).SerializeToString() for v in site.node.inputs]
-        node = serde.serialize_node(site.node)
         try:
-            content = bodies.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
-        except onnx.shape_inference.InferenceError as error:
-            site.refuse(f"its body cannot be written: {error}")
-    if not content:
+            function = write_body(schema, version, serde.serialize_node(site.node), types)
+        except InvalidModelError as error:
+            site.refuse(f"its body cannot be written: {error.problem}")
+    if function is None:
         return None
-    function = onnx.FunctionProto.FromString(content)
     if len(function.input) == len(function.output) == 1:
         _make_factors_scalars(function)
     return function, version
