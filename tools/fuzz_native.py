@@ -43,12 +43,14 @@ def main() -> int:
         "--attributes", action="store_true", help="hostile attributes through the whole toolkit, not hostile values"
     )
     parser.add_argument("--gradients", action="store_true", help="gradients of operators, compiled as in training")
+    parser.add_argument("--chains", action="store_true", help="drawn models of several nodes through the whole toolkit")
     parser.add_argument("--operator", action="append", help="only these generators")
     parser.add_argument("--shown", type=int, default=5, help="most findings of a generator that are printed")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sardonyx-fuzz-", ignore_cleanup_errors=True) as folder:
         os.environ.setdefault("SARDONYX_CACHE", folder)
+        from tests.fuzz.drawn_chains import CHAINS, run_chain
         from tests.fuzz.gradient_fuzzer import NAMES, run_gradient
         from tests.fuzz.hostile_nodes import sources
         from tests.fuzz.native_fuzzer import CASES, Tally, fuzz
@@ -78,7 +80,9 @@ def main() -> int:
                 raise _OutOfTime
 
         with contextlib.suppress(_OutOfTime):
-            kinds = {"attributes": (sources(), run_label), "gradients": (NAMES, run_gradient)}
+            kinds = {
+                "attributes": (sources(), run_label), "gradients": (NAMES, run_gradient), "chains": (CHAINS, run_chain)
+            }  # fmt: skip
             chosen = next((kind for kind in kinds if getattr(arguments, kind)), None)
             names, run_variant = kinds[chosen] if chosen else (sorted(CASES), None)
             names = arguments.operator or list(names)

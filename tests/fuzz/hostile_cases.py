@@ -216,7 +216,7 @@ def declared_model(draw: Draw, case: Case) -> tuple[onnx.ModelProto, dict[str, A
     chosen = draw.pick(*fed) if fed else ""
     for key, x in fed.items():
         declaration = "declared" if declared == "wrong" and key != chosen else declared
-        model.graph.input.append(_value_info(draw, key, x, declaration, sizes))
+        model.graph.input.append(value_info(draw, key, x, declaration, sizes))
     if draw.chance(DECLARED_OUTPUT):
         _declare_output(draw, model.graph.output[0], [x for x in fed.values() if isinstance(x, np.ndarray)])
     model.graph.initializer.extend(numpy_helper.from_array(x, key) for key, x in constants.items())
@@ -233,7 +233,7 @@ def _constants(draw: Draw, case: Case) -> dict[str, np.ndarray]:
     return constants
 
 
-def _value_info(draw: Draw, name: str, x: Any, sizes: str, names: Mapping[int, str]) -> onnx.ValueInfoProto:
+def value_info(draw: Draw, name: str, x: Any, sizes: str, names: Mapping[int, str]) -> onnx.ValueInfoProto:
     (info,) = replace(_EMPTY, inputs=[x]).model().graph.input
     info.name = name
     if isinstance(x, np.ndarray) and sizes != "open":
@@ -252,7 +252,7 @@ def _declare_output(draw: Draw, output: onnx.ValueInfoProto, inputs: list[np.nda
     if not inputs:
         return
     x = draw.pick(*inputs)
-    kind = _value_info(draw, output.name, x, draw.pick("declared", "wrong"), {})
+    kind = value_info(draw, output.name, x, draw.pick("declared", "wrong"), {})
     output.CopyFrom(kind)
 
 
