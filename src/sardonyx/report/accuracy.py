@@ -1,8 +1,8 @@
 """Errors of a computation against another: by output, and the first layer out of tolerance.
 
 The two sides are two models (before and after, float32 and float16), or two providers. Tensors are paired by name, and
-by corresponding nodes (:mod:`.node_matching`). Layers are computed by slices of the graph: a slice turns as many tensors into
-outputs as fit a memory budget, and only the errors are stored.
+by corresponding nodes (:mod:`.node_matching`). Layers are computed by slices of the graph: a slice turns as many
+tensors into outputs as fit a memory budget, and only the errors are stored.
 """
 
 from __future__ import annotations
