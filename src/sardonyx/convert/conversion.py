@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from sardonyx.convert.importers import importer_of, ways_of
 from sardonyx.convert.proof import Proof, Witness
 from sardonyx.errors import ConversionError, ModelFileError, OptionError, SardonyxError, VerificationError
 from sardonyx.model.named_arrays import read_named_arrays
+from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.record import Count
 from sardonyx.rewrite.structure import require_valid
@@ -158,7 +159,7 @@ def convert(
         simplify: Simplify the model by rewrite rules.
         verify: Compare with the source on drawn inputs, at several sizes.
         trust: Load files that may execute code (pickles).
-        opset: Version of ``ai.onnx``; chosen by the importer when None.
+        opset: Version of ``ai.onnx``, to which the importer's model is converted; that of the importer when None.
         seed: Seed of the drawn inputs.
 
     Returns:
@@ -172,13 +173,13 @@ def convert(
     source = called_source(source)
     importer = importer_of(source, framework)
     examples = _examples(example_inputs, sample)
-    options = Options(examples, dynamic, exporter, trust, opset)
+    options = Options(examples, _open_sizes(dynamic), exporter, trust, opset)
     attempts: list[Attempt] = []
     best: Converted | None = None
     refusals: list[SardonyxError] = []
     for way in ways_of(importer, source, options):
         try:
-            converted = _tried(way, importer.name, attempts, simplify=simplify, verify=verify, seed=seed)
+            converted = _tried(way, importer.name, attempts, opset, simplify=simplify, verify=verify, seed=seed)
         except (OptionError, ModelFileError):
             raise
         except SardonyxError as error:
@@ -201,9 +202,13 @@ def _rank(converted: Converted) -> int:
     return _RANKS.get(converted.report.verdict.status, 2)
 
 
-def _tried(way: Way, framework: str, attempts: list[Attempt], *, simplify: bool, verify: bool, seed: int) -> Converted:
+def _tried(
+    way: Way, framework: str, attempts: list[Attempt], opset: int | None, *, simplify: bool, verify: bool, seed: int
+) -> Converted:
     began = time.perf_counter()
     imported = way.read()
+    if opset is not None and imported.model.opset_imports.get("", opset) != opset:
+        imported = replace(imported, model=convert_opset(imported.model, opset))
     seconds = {"import": time.perf_counter() - began}
     began = time.perf_counter()
     model, simplified = _simplified(imported.model, verify=False) if simplify else (imported.model, "not requested")
@@ -293,6 +298,20 @@ def called_source(source: Any) -> Any:
         raise ModelFileError(f"{type(error).__name__}: {error}", where=source, remedy="Mend the program.") from error
     functions = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
     raise OptionError(f"the file has no function '{name}'", where=file, remedy=f"It has: {functions or 'none'}.")
+
+
+def _open_sizes(dynamic: Any) -> Any:
+    """Return the request for open sizes.
+
+    Raises:
+        OptionError: The request has another form than those of ``convert``.
+    """
+    if isinstance(dynamic, bool) or dynamic == "auto":
+        return dynamic
+    if not isinstance(dynamic, Mapping) or not all(isinstance(axes, Mapping) for axes in dynamic.values()):
+        problem = f"expected 'auto', True, False, or names of sizes by input and axis, got {dynamic!r}"
+        raise OptionError(problem, where="dynamic", remedy='Pass for example `{"x": {0: "batch"}}`.')
+    return dynamic
 
 
 def _examples(example_inputs: Any, sample: Any) -> Sequence[Any] | Mapping[str, Any]:

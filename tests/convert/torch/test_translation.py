@@ -268,6 +268,44 @@ def test_tensors_on_another_device_are_refused() -> None:
         converted(torch.nn.Linear(3, 2, device="meta"), torch.randn(1, 3))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: drawn(4, 3).to_sparse(),
+        lambda: torch.quantize_per_tensor(drawn(4, 3), 0.1, 0, torch.qint8),
+        lambda: torch.nested.nested_tensor([drawn(3), drawn(2)]),
+    ],
+    ids=["sparse", "quantized", "nested"],
+)
+def test_tensors_that_no_input_holds_are_refused(make: Any) -> None:
+    with pytest.raises(OptionError, match="expected dense tensors, got"):
+        converted(lambda x: x * 2, make())
+
+
+@pytest.mark.parametrize("dynamic", ["batch", {"x": {2: "n"}}, {"x": 0}, {"y": {0: "n"}}])
+def test_requests_for_open_sizes_that_no_input_has_are_refused(dynamic: Any) -> None:
+    with pytest.raises(OptionError):
+        converted(lambda x: x * 2, drawn(4, 3), dynamic=dynamic)
+
+
+@pytest.mark.parametrize("exporter", ["sardonyx", "recorded", "auto"])
+def test_a_size_that_the_program_fixes_is_not_opened_silently(exporter: str) -> None:
+    with pytest.raises(ConversionError):
+        sardonyx.convert(torch.nn.Linear(3, 2), (drawn(4, 3),), exporter=exporter, dynamic={"input": {1: "n"}})
+
+
+@pytest.mark.parametrize("opset", [13, 18, 23])
+def test_a_model_has_the_requested_version(opset: int) -> None:
+    result = converted(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.GELU()), drawn(4, 3), opset=opset)
+    assert (result.report.way, result.report.verdict.status) == ("sardonyx", "proved")
+    assert result.model.opset_imports[""] == opset and len(result.report.sizes["batch"]) > 1
+
+
+def test_an_unknown_version_is_refused() -> None:
+    with pytest.raises(OptionError, match="99"):
+        converted(torch.nn.Linear(3, 2), drawn(4, 3), opset=99)
+
+
 def test_a_module_without_examples_is_refused() -> None:
     with pytest.raises(OptionError, match="needs example inputs for x"):
         sardonyx.convert(Net())

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-import ml_dtypes
-import numpy as np
 import torch
 from torch.export import _trace
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -25,8 +22,10 @@ from torch.utils import _pytree as pytree
 
 from sardonyx.convert.imported import Options, Size
 from sardonyx.convert.torch import quantized_modules, script
+from sardonyx.convert.torch.arrays import as_array, as_torch
 from sardonyx.convert.torch.capture_context import evaluating, quiet, unchanged_transforms, unmarked
 from sardonyx.convert.torch.equal_functions import equal_functions
+from sardonyx.convert.torch.examples import examples_of, register_dataclasses, require_dense, require_one_device
 from sardonyx.convert.torch.exported_programs import constant_inputs, input_names, open_sizes, output_names
 from sardonyx.convert.torch.loading import load_file
 from sardonyx.convert.torch.size_conditions import Limit, limited_conditions
@@ -166,6 +165,8 @@ class Program:
             with _limited(openness) as limit:
                 try:
                     exported = self._export(openness)
+                except OptionError:
+                    raise
                 except Exception as error:  # torch.export raises exceptions of a dozen unrelated classes.
                     failures.append(error)
                     if limit.is_exceeded:
@@ -285,6 +286,10 @@ class Program:
         shapes: dict[str, Any] = {}
         for name, value in self.arguments.items():
             axes = dynamic.get(name, {})
+            rank = value.dim() if isinstance(value, torch.Tensor) else 0
+            if wrong := [axis for axis in axes if axis not in range(rank)]:
+                problem = f"{name} has {rank} axes, got axis {wrong[0]}"
+                raise OptionError(problem, where="dynamic", remedy="Count axes from 0.")
             named = {axis: dims.setdefault(size, torch.export.Dim(size)) for axis, size in axes.items()}
             shapes[name] = named if isinstance(value, torch.Tensor) else pytree.tree_map(lambda _: None, value)
         return shapes
@@ -323,7 +328,7 @@ class Runner:
     def tensors(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the leaves of the source's arguments for feeds."""
         return [
-            _as_torch(feeds[name], leaf) if name in feeds else leaf
+            as_torch(feeds[name], leaf) if name in feeds else leaf
             for name, leaf in zip(self.names, self.leaves, strict=True)
         ]
 
@@ -423,8 +428,9 @@ def program_of(source: Any, options: Options) -> Program:
         kind = type(source).__name__
         raise OptionError(f"expected a module or an exported program, got {kind}", where="source", remedy="Pass one.")
     mirror = script.mirror_of(source) if script.is_script(source) else quantized_modules.mirror_of(source)
-    args, kwargs = _examples(source if mirror is None else mirror, options)
-    _require_one_device(source, args, kwargs)
+    require_dense(options.examples)
+    args, kwargs = examples_of(source if mirror is None else mirror, options)
+    require_one_device(source, args, kwargs)
     program = Program(source, args, kwargs, None, options, mirror=mirror)
     if any(getattr(module, "training", False) for module in source.modules()):
         program.notes.append("the module was in training mode; the model is that of `module.eval()`")
@@ -440,90 +446,6 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
         return function(part) if node is None else _mapped(function, list(node.flatten_fn(part)[0]))
 
     return pytree.tree_map(leaf, value, is_leaf=lambda part: pytree._get_node_type(part) not in pytree.BUILTIN_TYPES)
-
-
-def register_dataclasses(value: Any) -> None:
-    """Register the dataclasses in nested values with torch, which sees no tensors in others."""
-    if isinstance(value, Mapping):
-        parts = list(value.values())
-    elif isinstance(value, (tuple, list)):
-        parts = list(value)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        if type(value) not in pytree.SUPPORTED_NODES and all(field.init for field in dataclasses.fields(value)):
-            torch.export.register_dataclass(type(value))
-    else:
-        return
-    for part in parts:
-        register_dataclasses(part)
-
-
-def _examples(module: torch.nn.Module, options: Options) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    seen: set[int] = set()
-    register_dataclasses(options.examples)
-    examples = pytree.tree_map(lambda leaf: _distinct(_as_example(leaf), seen), options.examples)
-    if not examples:
-        import inspect
-
-        needed = [p for p in inspect.signature(module.forward).parameters.values() if p.default is p.empty]
-        if needed:
-            names = ", ".join(parameter.name for parameter in needed)
-            raise OptionError(
-                f"the module needs example inputs for {names}",
-                where="example_inputs",
-                remedy="Pass example inputs (`--sample x.npz`).",
-            )
-        return (), {}
-    if isinstance(examples, Mapping):
-        if all(str(name).startswith("arr_") for name in examples):
-            return tuple(examples.values()), {}
-        return (), dict(examples)
-    examples = tuple(examples)
-    if len(examples) > 1 and isinstance(examples[-1], dict) and _takes_keywords(module, examples):
-        return examples[:-1], dict(examples[-1])
-    return examples, {}
-
-
-def _as_example(leaf: Any) -> Any:
-    """Return an array as a tensor, and a tensor without gaps: strides would become conditions of the program."""
-    if isinstance(leaf, np.ndarray):
-        return torch.from_numpy(leaf)
-    return leaf.contiguous() if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided else leaf
-
-
-def _distinct(leaf: Any, seen: set[int]) -> Any:
-    """Return a tensor that appears again as a copy: torch.export would take both inputs for one."""
-    if isinstance(leaf, torch.Tensor):
-        if id(leaf) in seen:
-            leaf = leaf.clone()
-        seen.add(id(leaf))
-    return leaf
-
-
-def _takes_keywords(module: torch.nn.Module, examples: Sequence[Any]) -> bool:
-    """Return True if the last example, a dict, names parameters that the others leave free."""
-    import inspect
-
-    parameters = list(inspect.signature(module.forward).parameters.values())
-    free = parameters[len(examples) - 1 :]
-    names = {parameter.name for parameter in free}
-    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in free):
-        # Any name is one of a keyword, unless the dict itself is the next positional argument.
-        named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-        if all(parameter.kind in named for parameter in free):
-            return all(isinstance(name, str) for name in examples[-1])
-    return all(isinstance(name, str) and name in names for name in examples[-1])
-
-
-def _require_one_device(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-    devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
-    devices |= {str(leaf.device) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-    if devices - {"cpu"}:
-        raise OptionError(
-            f"expected tensors on the CPU, got {', '.join(sorted(devices))}",
-            where="source",
-            remedy="Move module and examples there: `module.cpu()`.",
-        )
 
 
 def _require_running(program: Program) -> None:
@@ -572,31 +494,3 @@ def _user_line(error: Exception) -> str:
         if is_users(frame.filename):
             return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()[:80]})"
     return ""
-
-
-_FOREIGN_TYPES = {name: getattr(torch, name) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
-"""Element types that numpy has from ``ml_dtypes``, by their name in both."""
-
-
-def _as_torch(array: Any, like: Any) -> Any:
-    if isinstance(like, torch.Tensor):
-        foreign = _FOREIGN_TYPES.get(array.dtype.name)
-        if foreign is None:
-            value = torch.from_numpy(np.array(array, copy=True))
-        else:
-            bits = np.int16 if array.dtype.itemsize == 2 else np.uint8
-            value = torch.from_numpy(np.array(array).view(bits).copy()).view(foreign)
-        return torch.view_as_complex(value) if like.is_complex() else value.to(like.dtype)
-    return type(like)(array.item()) if isinstance(like, (int, float, bool)) else array
-
-
-def as_array(tensor: torch.Tensor) -> Any:
-    """Return a tensor as an array; complex numbers as pairs of real ones on a last axis."""
-    value = tensor.detach().cpu()
-    if value.is_complex():
-        value = torch.view_as_real(value.resolve_conj())
-    for name, foreign in _FOREIGN_TYPES.items():
-        if value.dtype == foreign:
-            bits = torch.int16 if value.element_size() == 2 else torch.uint8
-            return value.contiguous().view(bits).numpy().view(getattr(ml_dtypes, name))
-    return value.resolve_neg().contiguous().numpy()

@@ -10,7 +10,8 @@ import torch
 
 from sardonyx import model as model_io
 from sardonyx.convert.imported import Imported
-from sardonyx.convert.torch.capture import Program, as_array
+from sardonyx.convert.torch.arrays import as_array
+from sardonyx.convert.torch.capture import Program
 from sardonyx.convert.torch.capture_context import quiet
 from sardonyx.errors import ConversionError
 
@@ -24,9 +25,7 @@ def read(program: Program) -> Imported:
     captured, runner = program.captured, program.runner
     try:
         with quiet():
-            exported: Any = torch.onnx.export(
-                captured.exported, dynamo=True, verbose=False, opset_version=program.options.opset
-            )
+            exported: Any = torch.onnx.export(captured.exported, dynamo=True, verbose=False)
     except Exception as error:  # The exporter raises exceptions of a dozen unrelated classes.
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise ConversionError(f"torch.onnx refuses the program: {lines[-1][:300] if lines else error!r}") from error

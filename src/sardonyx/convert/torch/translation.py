@@ -18,7 +18,8 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sardonyx.convert.imported import NOT_NEEDED, Call, Imported
-from sardonyx.convert.torch.capture import Program, Runner, as_array
+from sardonyx.convert.torch.arrays import as_array
+from sardonyx.convert.torch.capture import Program, Runner
 from sardonyx.convert.torch.capture_context import quiet
 from sardonyx.convert.torch.decomposition import decomposed, name_of
 from sardonyx.convert.torch.exported_programs import input_names
@@ -94,6 +95,7 @@ def read(program: Program) -> Imported:
     }
     free = {name: str(label) for name, label in translation.symbols.items() if name not in program.ties}
     sizes = {free[name]: size for name, size in captured.sizes.items() if name in free}
+    _require_named(program, sizes)
     guards = size_guards(captured.exported, runner.names)
     examples = program.example_sizes(captured.exported) or {}
     outside = [
@@ -131,6 +133,19 @@ def read(program: Program) -> Imported:
         rounded=runner.rounded(_coarse_weights(exported)),
         code_bits=CODE_BITS if is_quantized(program.subject) else 0,
     )
+
+
+def _require_named(program: Program, sizes: Mapping[str, Any]) -> None:
+    """Refuse a program that fixes a size which the caller opened.
+
+    Raises:
+        ConversionError: A named size is a number in the program.
+    """
+    if isinstance(program.options.dynamic, Mapping):
+        names = dict.fromkeys(name for axes in program.options.dynamic.values() for name in axes.values())
+        if fixed := [name for name in names if name not in sizes]:
+            problem = f"the program fixes the size {', '.join(fixed)} that `dynamic` opens"
+            raise ConversionError(problem, remedy="Leave the size out of `dynamic`.")
 
 
 def read_narrower(program: Program) -> Imported:
@@ -224,7 +239,7 @@ class _Translation:
         self._guards: list[Guard] = []
         self._guard_lines = program.guard_lines
         self._placeholders: list[tuple[Any, Any]] = []
-        self._opset = options.opset or (BFLOAT16_OPSET if _uses_bfloat16(exported) else OPSET)
+        self._opset = BFLOAT16_OPSET if _uses_bfloat16(exported) else OPSET
 
     def model(self) -> ir.Model:
         """Return the model."""
