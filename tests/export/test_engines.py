@@ -55,6 +55,24 @@ def test_openvino_refuses_an_operator_by_name() -> None:
         sardonyx.convert_to(model, "openvino")
 
 
+def test_openvino_runs_models_without_weights() -> None:
+    pytest.importorskip("openvino", reason="needs openvino (sardonyx[openvino])")
+    graph = parser.parse_graph("agraph (float[N,3] x) => (float[N,3] y) { y = Abs(x) }")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert sardonyx.convert_to(model, "openvino").report.verdict.status == "proved"
+
+
+def test_a_model_that_openvino_cannot_compile_is_refused_beforehand() -> None:
+    pytest.importorskip("openvino", reason="needs openvino (sardonyx[openvino])")
+    graph = parser.parse_graph(
+        "agraph (int64[N] s, float[M,3] x) => (float[A,B] y) { z = ConstantOfShape(s) y = Add(z, x) }"
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UnsupportedError, match="OpenVINO refuses"):
+        sardonyx.convert_to(model, "openvino")
+    assert any("OpenVINO refuses" in finding.reason for finding in sardonyx.check(model, target="openvino"))
+
+
 def test_a_core_ml_package_is_checked_by_its_specification(tmp_path: Path) -> None:
     pytest.importorskip("coremltools", reason="needs coremltools (sardonyx[coreml])")
     result = sardonyx.convert_to(network(), "coreml")

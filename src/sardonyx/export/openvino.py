@@ -28,9 +28,9 @@ _LINES = 3
 
 
 def refusals(model: ir.Model, options: Options) -> Iterator[Refusal]:
-    """Yield the operators that OpenVINO does not convert, node by node."""
+    """Yield the operators that OpenVINO does not convert, node by node, or the operation that it cannot compile."""
     try:
-        _files(model)
+        _compiled(*_files(model)[:2])
     except Exception as error:  # The binding has a dozen unrelated classes.
         yield from _refusals(model, str(error))
 
@@ -67,10 +67,11 @@ def export(model: ir.Model, options: Options) -> Artifact:
     """Return a model as OpenVINO IR, `.xml` and `.bin`.
 
     Raises:
-        UnsupportedError: OpenVINO does not convert the model; lists nodes and operators.
+        UnsupportedError: OpenVINO does not convert or compile the model; lists nodes and operators.
     """
     try:
         xml, weights, counts = _files(model)
+        compiled = _compiled(xml, weights)
     except Exception as error:  # The binding has a dozen unrelated classes.
         refuse("openvino", list(_refusals(model, str(error))))
         raise
@@ -79,31 +80,32 @@ def export(model: ir.Model, options: Options) -> Artifact:
         path.write_bytes(xml)
         path.with_suffix(".bin").write_bytes(weights)
 
-    return Artifact(write, _runner(xml, weights, model), forms=counts, value=xml.decode())
+    return Artifact(write, _runner(compiled, model), forms=counts, value=xml.decode())
 
 
-def _runner(xml: bytes, weights: bytes, model: ir.Model) -> Callable[[Feeds], Mapping[str, Any]]:
-    """Return a function that answers feeds with OpenVINO, in full precision on the CPU."""
+def _compiled(xml: bytes, weights: bytes) -> Any:
+    """Return the files as a model that runs on the CPU in full precision."""
     import openvino
 
+    core = openvino.Core()
+    tensors = [openvino.Tensor(np.frombuffer(weights, np.uint8))] if weights else []
+    return core.compile_model(core.read_model(xml, *tensors), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+
+def _runner(compiled: Any, model: ir.Model) -> Callable[[Feeds], Mapping[str, Any]]:
+    """Return a function that answers feeds with a compiled model of OpenVINO."""
     names = input_names(model)
     outputs = [(str(value.name), value.dtype) for value in model.graph.outputs]
-    compiled: list[Any] = []
 
     def run(feeds: Feeds) -> Mapping[str, Any]:
         try:
-            if not compiled:
-                core = openvino.Core()
-                config = {"INFERENCE_PRECISION_HINT": "f32"}
-                tensor = openvino.Tensor(np.frombuffer(weights, np.uint8)) if weights else openvino.Tensor()
-                compiled.append(core.compile_model(core.read_model(xml, tensor), "CPU", config))
-            known = {name for port in compiled[0].inputs for name in port.names}
-            results = compiled[0]({name: feeds[name] for name in names if name in known})
+            known = {name for port in compiled.inputs for name in port.names}
+            results = compiled({name: feeds[name] for name in names if name in known})
         except (RuntimeError, TypeError, ValueError) as error:
             lines = str(error).strip().splitlines()
             raise EvaluationError(f"OpenVINO refuses: {' '.join(lines[-_LINES:])[:400]}", where="openvino") from error
         answers: dict[str, Any] = {}
-        for port, (name, kind) in zip(compiled[0].outputs, outputs, strict=True):
+        for port, (name, kind) in zip(compiled.outputs, outputs, strict=True):
             array = np.array(results[port])
             answers[name] = array if kind is None else array.astype(kind.numpy(), copy=False)
         return answers
