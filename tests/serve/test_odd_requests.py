@@ -280,6 +280,8 @@ FLOATS = {"datatype": "FP32", "shape": [4, 2]}
         {"verb": "attach", "model": "", "at": "y"},
         {"verb": "attach", "model": outside("/etc/hostname"), "at": {"p": "y"}},
         {"verb": "attach", "model": outside("weights.bin"), "at": {"p": "y"}},
+        {"verb": "replace_node", "name": "y", "node": {"op_type": "Neg", "inputs": ["y"], "outputs": ["y"]}},
+        {"verb": "replace_node", "name": "y", "node": {"op_type": "Neg", "inputs": ["y"], "outputs": ["z"]}},
     ],
     ids=lambda change: f"{change['verb']} {str(list(change.values())[2])[:30]}",
 )
@@ -288,6 +290,15 @@ def test_an_odd_change_is_refused_and_changes_nothing(admin: Client, change: dic
     assert admin.post("/v2/models/net/edit", [change]).status == 400
     answer = admin.infer("net", [X]).json()
     assert (answer["outputs"][0]["data"], answer["parameters"]["sardonyx_revision"]) == ([50.0, 60.0], revision)
+
+
+def test_a_node_cannot_read_what_it_replaces(admin: Client) -> None:
+    add = {"verb": "add_node", "node": {"op_type": "Neg", "inputs": ["y"], "outputs": ["z"]}}
+    for inputs, outputs in ((["z"], ["u"]), (["z"], [""]), (["z"], ["z"])):
+        node = {"op_type": "Neg", "inputs": inputs, "outputs": outputs}
+        reply = admin.post("/v2/models/net/edit", [add, {"verb": "replace_node", "name": "z", "node": node}])
+        assert reply.status == 400, reply.body
+    assert admin.infer("net", [X]).json()["outputs"][0]["data"] == [50.0, 60.0]
 
 
 def test_an_undo_with_a_malformed_body_undoes_nothing(admin: Client) -> None:

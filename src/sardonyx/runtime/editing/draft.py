@@ -129,12 +129,15 @@ class Draft:
             if output and output not in former:
                 self._require_free(output)
                 self._names.fresh(output)
-        lost = [output for output, value in former.items() if output not in outputs and _is_read(value)]
+        new = built(node, inputs, outputs, node.name or old.name or "", self._imports(node))
+        own = {str(value.name) for value in read_by(new)}
+        lost = [
+            output for output, value in former.items() if output not in outputs and (_is_read(value) or output in own)
+        ]
         if lost:
             raise EditError(f"the new node does not compute {', '.join(lost)}, which is read.", where=node_label(old))
         if node.name is not None and node.name != old.name:
             self._new_node_name(node.name, node.op_type)
-        new = built(node, inputs, outputs, node.name or old.name or "", self._imports(node))
         self.model.graph.insert_after(old, new)
         self._connect(new, listed=True)
         for value in new.outputs:
