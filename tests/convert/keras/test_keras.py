@@ -73,6 +73,22 @@ def test_a_subclassed_model_needs_examples() -> None:
     assert report.verdict.status == "proved"
 
 
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU, layers.SimpleRNN])
+def test_states_that_a_layer_keeps_are_those_of_the_next_call(kind: Any) -> None:
+    model = keras.Sequential([layers.Input((7, 3), batch_size=2), kind(5, stateful=True), layers.Dense(2)])
+    x = np.random.default_rng(0).standard_normal((2, 7, 3)).astype(np.float32)
+    model(x)
+    before = [np.array(keras.ops.convert_to_numpy(state)) for state in keras.tree.flatten(model.layers[0].states)]
+    converted = sardonyx.convert(model)
+    assert converted.report.verdict.status == "proved"
+    assert any("states of" in note for note in converted.report.notes)
+    after = [keras.ops.convert_to_numpy(state) for state in keras.tree.flatten(model.layers[0].states)]
+    assert all(np.array_equal(first, second) for first, second in zip(before, after, strict=True))
+    session = sardonyx.Session(converted.model, compile="off")
+    result = session.run(None, {session.get_inputs()[0].name: x})[0]
+    np.testing.assert_allclose(result, keras.ops.convert_to_numpy(model(x)), atol=1e-5)
+
+
 def test_a_file_is_converted(tmp_path: Path) -> None:
     chain((5,), layers.Dense(3)).save(tmp_path / "model.keras")
     assert sardonyx.convert(str(tmp_path / "model.keras")).report.verdict.status == "proved"

@@ -28,6 +28,7 @@ from sklearn import (
     neural_network,
     pipeline,
     preprocessing,
+    semi_supervised,
     svm,
     tree,
 )
@@ -85,6 +86,38 @@ CASES: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
     "constant splines continued by lines": lambda: (
         preprocessing.SplineTransformer(5, degree=0, extrapolation="linear"),
         X[:, :3],
+        None,
+    ),
+    "a number for missing ones": lambda: (
+        impute.SimpleImputer(strategy="constant", fill_value=-1, add_indicator=True),
+        MISSING,
+        None,
+    ),
+    "skewed features": lambda: (kernel_approximation.SkewedChi2Sampler(random_state=0), np.abs(X), None),
+    "additive features": lambda: (kernel_approximation.AdditiveChi2Sampler(), np.abs(X) * (X > 0), None),
+    "labels of neighbours": lambda: (
+        semi_supervised.LabelSpreading(kernel="knn"),
+        X,
+        np.where(np.arange(120) % 3, -1, np.digitize(Y, [-2, 2])),
+    ),
+    "several labels against the rest": lambda: (
+        multiclass.OneVsRestClassifier(svm.SVC()),
+        X,
+        np.stack([Y > 0, Y > 2], axis=1).astype(int),
+    ),
+    "n-grams across stop words": lambda: (
+        feature_extraction.text.CountVectorizer(stop_words=["the", "on"], ngram_range=(1, 3)),
+        TEXTS,
+        None,
+    ),
+    "characters within words": lambda: (
+        feature_extraction.text.TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4)),
+        TEXTS,
+        None,
+    ),
+    "words shorter than n-grams": lambda: (
+        feature_extraction.text.CountVectorizer(analyzer="char_wb", ngram_range=(4, 5)),
+        np.array([f"  {text}\t a  " for text in TEXTS], object),
         None,
     ),
     "count sketch": lambda: (kernel_approximation.PolynomialCountSketch(coef0=1, random_state=0), X, None),

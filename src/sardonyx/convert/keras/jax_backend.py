@@ -35,7 +35,7 @@ def read(signature: Signature, options: Options) -> Imported:
     imported = way.read()
     for value, name in zip(imported.model.graph.outputs, signature.outputs, strict=True):
         value.name = name
-    return replace(imported, run=signature.run)
+    return replace(imported, run=signature.run, notes=(*imported.notes, *signature.notes))
 
 
 def _declared(names: list[str], open_axes: list[tuple[int, ...]]) -> Mapping[str, Mapping[int, str]]:

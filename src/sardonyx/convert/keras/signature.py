@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -27,6 +30,7 @@ class Signature:
         arrays: Examples on which the model runs.
         open_axes: The axes that each input declares as open; None if the model declares no inputs.
         outputs: Names of the outputs.
+        states: Recurrent layers that keep their states between calls, and the states before the conversion.
     """
 
     model: Any
@@ -35,9 +39,35 @@ class Signature:
     arrays: list[np.ndarray]
     open_axes: list[tuple[int, ...]] | None
     outputs: list[str]
+    states: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        import keras
+
+        layers = self.model._flatten_layers() if isinstance(self.model, keras.Layer) else ()
+        for layer in layers:
+            if getattr(layer, "stateful", False) and getattr(layer, "states", None) is not None:
+                arrays = keras.tree.map_structure(keras.ops.convert_to_numpy, layer.states)
+                self.states.append((layer, keras.tree.map_structure(np.array, arrays)))
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a remark for each layer that keeps its states."""
+        return [
+            f"the states of '{layer.name}' are constants: the model is that of the next call"
+            for layer, _ in self.states
+        ]
 
     def call(self, leaves: Sequence[Any]) -> list[Any]:
-        """Return the model's results for inputs, as a flat list."""
+        """Return the results of the model's next call, as a flat list; states are constants, and nothing is written."""
+        with contextlib.ExitStack() as stack:
+            for layer, arrays in self.states:
+                stack.enter_context(mock.patch.object(layer, "stateful", False))
+                initial = partial(_constant_state, arrays)
+                stack.enter_context(mock.patch.object(layer, "get_initial_state", initial))
+            return self._called(leaves)
+
+    def _called(self, leaves: Sequence[Any]) -> list[Any]:
         import keras
 
         arguments = keras.tree.map_structure(lambda index: leaves[index], self.structure)
@@ -58,10 +88,27 @@ class Signature:
 
         try:
             tensors = [keras.ops.convert_to_tensor(np.array(feeds[name])) for name in self.names]
-            results = [keras.ops.convert_to_numpy(value) for value in self.call(tensors)]
+            self._restore_states()
+            results = [np.array(keras.ops.convert_to_numpy(value)) for value in self._called(tensors)]
         except Exception as error:  # Layers raise any exception.
             raise EvaluationError(f"{type(error).__name__}: {str(error)[:300]}", where="the source") from error
+        finally:
+            self._restore_states()
         return dict(zip(self.outputs, results, strict=True))
+
+    def _restore_states(self) -> None:
+        import keras
+
+        for layer, arrays in self.states:
+            for variable, array in zip(keras.tree.flatten(layer.states), keras.tree.flatten(arrays), strict=True):
+                variable.assign(array)
+
+
+def _constant_state(arrays: Any, batch_size: Any = None) -> Any:
+    """Return the states that a layer has, in place of zeros."""
+    import keras
+
+    return keras.tree.map_structure(keras.ops.convert_to_tensor, arrays)
 
 
 def signature_of(model: Any, options: Options) -> Signature:

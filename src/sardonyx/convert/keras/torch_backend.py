@@ -55,7 +55,7 @@ def read(signature: Signature, options: Options, exporter: str) -> Imported:
         program.runner.outputs = list(signature.outputs)
         imported = translation.read(program) if exporter == "sardonyx" else torch_onnx.read(program)
     _rename_weights(imported, signature.model)
-    return replace(imported, run=signature.run)
+    return replace(imported, run=signature.run, notes=(*imported.notes, *signature.notes))
 
 
 @contextlib.contextmanager

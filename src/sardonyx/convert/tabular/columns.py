@@ -154,7 +154,9 @@ def _kinds(estimator: Any) -> tuple[list[str], bool]:
     if hasattr(estimator, "categories_"):
         return [_kind(categories) for categories in estimator.categories_], False
     if hasattr(estimator, "statistics_"):
-        return [_kind(estimator.statistics_)] * count, False
+        # Statistics of numbers may be objects, as a constant is.
+        is_text = any(isinstance(statistic, str) for statistic in estimator.statistics_)
+        return [TEXT if is_text else NUMBER] * count, False
     for attribute in _INNER:
         if hasattr(estimator, attribute) and not hasattr(estimator, "support_"):
             kinds, is_vector = _kinds(getattr(estimator, attribute))

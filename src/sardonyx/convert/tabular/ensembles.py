@@ -423,6 +423,13 @@ def rest_proba(estimator: Any, x: Any) -> Array:
     return shares if estimator.multilabel_ else normalized(shares)
 
 
+@method("decision_function", "OneVsRestClassifier")
+def rest_decision(estimator: Any, x: Any) -> Array:
+    """Translate the scores of each class against the rest."""
+    scores = [apply("decision_function", one, x) for one in estimator.estimators_]
+    return scores[0] if len(scores) == 1 else concatenated([score.reshape(-1, 1) for score in scores], axis=1)
+
+
 @method("predict", "OneVsRestClassifier")
 def rest_labels(estimator: Any, x: Any) -> Array:
     """Translate the class of the greatest score; several outputs are 0 or 1 each."""

@@ -25,7 +25,7 @@ def _is_missing(values: Array, missing: Any) -> Array:
 def simple_imputer(estimator: Any, x: Any) -> Array | Table:
     """Translate replacement of missing values by a statistic of the column; an indicator beside texts is a table."""
     statistics = np.asarray(estimator.statistics_)
-    if statistics.dtype.kind in "OUS":
+    if any(isinstance(statistic, str) for statistic in statistics):
         return _text_imputed(estimator, x, statistics)
     value = number_matrix(x)
     missing = _is_missing(value, estimator.missing_values)

@@ -445,12 +445,15 @@ def outlier_factor(estimator: Any, x: Any) -> Array:
 @method("predict_proba", "BaseLabelPropagation", "LabelPropagation", "LabelSpreading")
 def propagated_proba(estimator: Any, x: Any) -> Array:
     """Translate class shares weighted by the kernel to fitted rows."""
+    distributions = np.asarray(estimator.label_distributions_)
+    if estimator.kernel == "knn":
+        _, index = nearest(estimator.nn_fit, x, estimator.n_neighbors)
+        return normalized(index.constant(distributions, np.float64).rows(index).sum(1))
     if estimator.kernel == "rbf":
         weight = kernel("rbf", number_matrix(x), estimator.X_, estimator.gamma, 0, 0)
     else:
         raise UnsupportedError(f"kernel {estimator.kernel!r} has no translation", where=type(estimator).__name__)
-    shares = weight @ np.asarray(estimator.label_distributions_)
-    return normalized(shares)
+    return normalized(weight @ distributions)
 
 
 @method("predict", "BaseLabelPropagation", "LabelPropagation", "LabelSpreading")
@@ -492,6 +495,29 @@ def random_fourier(estimator: Any, x: Any) -> Array:
     """Translate random Fourier features."""
     angle = number_matrix(x) @ estimator.random_weights_ + estimator.random_offset_
     return np.cos(angle) * float(np.sqrt(2.0 / estimator.n_components))
+
+
+@method("transform", "SkewedChi2Sampler")
+def skewed_features(estimator: Any, x: Any) -> Array:
+    """Translate random Fourier features of logarithms."""
+    angle = np.log(number_matrix(x) + float(estimator.skewedness)) @ estimator.random_weights_
+    return np.cos(angle + estimator.random_offset_) * float(np.sqrt(2.0 / estimator.n_components))
+
+
+@method("transform", "AdditiveChi2Sampler")
+def additive_features(estimator: Any, x: Any) -> Array:
+    """Translate samples of the transform of the additive chi-squared kernel; 0 stays 0."""
+    value, steps = number_matrix(x).cast(np.float64), int(estimator.sample_steps)
+    known = {1: 0.8, 2: 0.5, 3: 0.4}
+    interval = float(known.get(steps, 1.0) if estimator.sample_interval is None else estimator.sample_interval)
+    is_zero = np.equal(value, 0.0)
+    positive = where(is_zero, 1.0, value)
+    parts = [np.sqrt(positive * interval)]
+    angle = np.log(positive) * interval
+    for j in range(1, steps):
+        factor = np.sqrt(positive * (2.0 * interval / np.cosh(np.pi * j * interval)))
+        parts += [factor * np.cos(angle * float(j)), factor * np.sin(angle * float(j))]
+    return concatenated([where(is_zero, 0.0, part) for part in parts], axis=1)
 
 
 MOST_SKETCH_COMPONENTS = 1024
