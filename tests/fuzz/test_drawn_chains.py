@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.fuzz.drawn_chains import drawn_model
-from tests.fuzz.toolkit_fuzzer import OPSETS, TARGETS, model_problems
-from tests.random_cases import cases
 
 from sardonyx import Session
 from sardonyx.errors import SardonyxError
+from tests.fuzz.drawn_chains import drawn_model
+from tests.fuzz.toolkit_fuzzer import OPSETS, TARGETS, model_problems
+from tests.random_cases import cases
 
 
 @pytest.mark.parametrize("seed", range(cases(20)))

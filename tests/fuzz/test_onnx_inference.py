@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from onnx import helper
 
 from sardonyx import check
 from tests.fuzz.hostile_cases import declared_model
@@ -30,6 +31,10 @@ FOUND = (("STFT-17", 7155),)
 """Nodes at which onnx's inference raised an exception of C++."""
 
 
+UNTYPED = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble")
+"""Operators whose inference in onnx's C++ code reads the type of an operand that has none."""
+
+
 def check_label(label: str, seed: int, runs: int, store_position: StorePosition) -> Tally:
     """Check nodes of one operator; see :data:`.native_fuzzer.RunVariant`."""
     tally = Tally()
@@ -41,6 +46,30 @@ def check_label(label: str, seed: int, runs: int, store_position: StorePosition)
             model, _, _ = declared_model(draw, draw_node(draw, sources()[label]))
         except (TypeError, ValueError, OverflowError):
             continue  # onnx cannot write this attribute.
+        check(model)
+        tally.runs += 1
+    limit_time(0, 0)
+    return tally
+
+
+def check_untyped(label: str, seed: int, runs: int, store_position: StorePosition) -> Tally:
+    """Check nodes whose operands have no type, or are left out; see :data:`.native_fuzzer.RunVariant`."""
+    tally = Tally()
+    limit_time(10)
+    for number in range(runs):
+        store_position(number, tally.runs)
+        draw = Draw(f"untyped {label} {runs * seed + number}")
+        try:
+            model = declared_model(draw, draw_node(draw, sources()[label]))[0]
+        except (TypeError, ValueError, OverflowError):
+            continue  # onnx cannot write this attribute.
+        (node,) = model.graph.node
+        for index, name in enumerate(node.input):
+            if name and draw.chance(0.6):
+                node.input[index] = result = draw.pick("", f"{name}_untyped", f"{name}_untyped")
+                if result:
+                    model.graph.node.insert(0, helper.make_node("Gelu", [name], [result], domain="com.microsoft"))
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
         check(model)
         tally.runs += 1
     limit_time(0, 0)
@@ -69,6 +98,28 @@ def test_hostile_attributes_do_not_end_the_process() -> None:
     tally = fuzz(names, len(names), 70, 2, run_variant=check_label)
     assert tally.runs >= len(names)
     assert [str(finding) for finding in tally.findings] == []
+
+
+def test_operands_without_types_do_not_end_the_process() -> None:
+    names = [name for name, source in sources().items() if source.name in UNTYPED]
+    tally = fuzz(names, 10 * len(names), 72, 10, run_variant=check_untyped)
+    assert [str(finding) for finding in tally.findings] == []
+
+
+@pytest.mark.long
+def test_operands_without_types_do_not_end_the_process_at_length() -> None:
+    names = list(sources())
+    tally = fuzz(names, 20 * len(names), 73, 20, run_variant=check_untyped)
+    assert [str(finding) for finding in tally.findings] == []
+
+
+def test_operators_of_typed_operands_are_inferred() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 20]> g (float[2, 2, 2] x) => (float[a, b] y)
+        { u = Relu (x)  v = EyeLike <dtype = 1> (u)  y = Relu (v) }"""
+    )
+    reasons = [item.reason for item in check(model) if item.code == "inference"]
+    assert any("2-dimensional" in reason for reason in reasons)
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from sardonyx.model.check.rephrasing import rephrase
 from sardonyx.model.check.scopes import Scope, qualified, scopes
 from sardonyx.model.check.skeleton import number_nodes, without_weights, write_defaults
 from sardonyx.model.check.tensors import type_name
+from sardonyx.model.check.untyped_operands import infer_typed
 
 _ENTRY = re.compile(r"\(op_type:[^()]*?, node name: @@(\d+)@@\): ?")
 _NUMBERED = re.compile(r"(node name: )?@@(\d+)@@")
@@ -71,7 +72,7 @@ def check_types(model: onnx.ModelProto) -> Iterator[Finding]:
 def _infer(model: onnx.ModelProto, *, check_type: bool = True) -> str:
     """Return the error message of strict inference with data propagation; empty on success."""
     try:
-        onnx.shape_inference.infer_shapes(model, check_type=check_type, strict_mode=True, data_prop=True)
+        infer_typed(model, check_type=check_type, strict_mode=True, data_prop=True)
     except UnicodeDecodeError:
         return "onnx refuses the model, with a message that is not UTF-8 text."
     except _BREAKDOWNS as error:
@@ -84,7 +85,7 @@ def _infer(model: onnx.ModelProto, *, check_type: bool = True) -> str:
 def infer(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto | None:
     """Return a copy with inferred types and shapes; None if inference, though not strict, fails."""
     try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
+        return infer_typed(model, data_prop=data_prop)
     except REFUSALS:
         return None
 
