@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,6 +94,21 @@ def test_blocks_of_a_gguf_file_stay_integers(tmp_path: Path) -> None:
     ids = np.array([3, 7, 1])
     result = sardonyx.Session(model).run(None, feeds(ids, 0, empty_caches()))
     np.testing.assert_allclose(result[0][0], llama_logits(weights, ids), rtol=1e-4, atol=1e-4)
+
+
+def test_a_second_copy_of_the_weights_is_not_read(tmp_path: Path) -> None:
+    weights = llama_weights(np.random.default_rng(0))
+    write_folder(tmp_path, weights)
+    safetensors.numpy.save_file({"tok_embeddings.weight": np.zeros((2, 2))}, tmp_path / "consolidated.safetensors")
+    sardonyx.convert(str(tmp_path), verify=False)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00001.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(weights, "model-00001-of-00001.safetensors")}))
+    sardonyx.convert(str(tmp_path), verify=False)
+    for text in ("[]", "{", json.dumps({"weight_map": {"a": "../b"}}), json.dumps({"weight_map": {"a": "gone"}})):
+        index.write_text(text)
+        with pytest.raises(ModelFileError):
+            sardonyx.convert(str(tmp_path), verify=False)
 
 
 def test_an_unknown_family_is_named(tmp_path: Path) -> None:

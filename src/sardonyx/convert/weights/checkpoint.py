@@ -67,10 +67,7 @@ class SafetensorsFiles:
     def __init__(self, path: Path) -> None:
         self.where = str(path)
         self._entries: dict[str, tuple[memoryview, Mapping[str, Any], str]] = {}
-        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-        if not files:
-            raise ModelFileError("the folder has no .safetensors file", where=str(path))
-        for file in files:
+        for file in _files_of(path) if path.is_dir() else [path]:
             self._read(file)
 
     def _read(self, path: Path) -> None:
@@ -111,6 +108,29 @@ class SafetensorsFiles:
         if min(shape, default=0) < 0 or not 0 <= start <= end <= len(data) or end - start != count * dtype.itemsize:
             raise ModelFileError(f"tensor '{name}': bytes {start} to {end} do not hold {shape} {dtype}", where=where)
         return np.frombuffer(data[start:end], dtype).reshape(shape)
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """Return the files of a folder's model: those of its index, or `model.safetensors`, or all.
+
+    Folders may hold the same weights a second time, under the names of another program.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ModelFileError(f"the index is malformed: {error}", where=str(index)) from error
+        if any(not isinstance(name, str) or Path(name).name != name for name in names):
+            raise ModelFileError("the index names a file outside of the folder", where=str(index))
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise ModelFileError(f"the file '{missing[0]}' of the index is missing", where=str(index))
+        return [folder / name for name in names]
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelFileError("the folder has no .safetensors file", where=str(folder))
+    return [file for file in files if file.name == "model.safetensors"] or files
 
 
 class FolderCheckpoint:
