@@ -11,7 +11,8 @@ import pytest
 from onnx import helper, parser
 
 import sardonyx
-from sardonyx.errors import MissingDependencyError, OptionError, UnsupportedError
+from sardonyx.errors import EvaluationError, MissingDependencyError, OptionError, UnsupportedError
+from sardonyx.export.foreign_converters import run_in_child
 from sardonyx.export.targets import missing_packages, target_of
 
 NETWORK = (
@@ -85,6 +86,11 @@ def test_a_core_ml_package_is_checked_by_its_specification(tmp_path: Path) -> No
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with pytest.raises(UnsupportedError, match="MIL has no form for Det"):
         sardonyx.convert_to(model, "coreml")
+
+
+def test_sequences_are_no_inputs_of_engines_in_processes_of_their_own() -> None:
+    with pytest.raises(EvaluationError, match="accepts tensors alone"):
+        run_in_child("", {}, {})({"x": [np.zeros(1), np.zeros(2)]})
 
 
 @pytest.mark.parametrize("target", ["mnn", "ncnn"])

@@ -101,6 +101,8 @@ def run_in_child(script: str, files: Mapping[str, bytes], specification: Any) ->
     """
 
     def run(feeds: Feeds) -> list[Any]:
+        if lists := [name for name, value in feeds.items() if not isinstance(value, (np.ndarray, np.generic))]:
+            raise EvaluationError(f"the engine accepts tensors alone, and input {lists[0]} is of another type")
         with tempfile.TemporaryDirectory(prefix="sardonyx-engine-") as name:
             folder = Path(name)
             for file, data in files.items():
