@@ -100,7 +100,8 @@ def model_problems(model: onnx.ModelProto, feeds: dict[str, Any], target: str, o
     elif isinstance(results["convert"], Exception) and is_unforeseen(results["convert"]):
         yield f"convert: {_text(results['convert'])}"
     precise = _in_single_precision(model)
-    coefficients, width = _extreme_attributes(model), 8 if precise is None else 2
+    is_narrow = precise is not None or _passes_on_narrow_floats(model)
+    coefficients, width = _extreme_attributes(model), 2 if is_narrow else 8
     for stage, answer in answers.items():
         if stage not in ("reference", "native") and not is_valid and isinstance(answer, SardonyxError):
             continue  # An invalid model that the interpreter answers all the same.
@@ -153,6 +154,15 @@ def _extreme_attributes(model: onnx.ModelProto) -> dict[str, Any]:
     attributes = (attribute for node in model.graph.node for attribute in node.attribute)
     values = {attribute.name: np.array([attribute.f, *attribute.floats], np.float32) for attribute in attributes}
     return {name: x for name, x in values.items() if (np.isfinite(x) & (np.abs(x) >= EXTREME)).any()}
+
+
+def _passes_on_narrow_floats(model: onnx.ModelProto) -> bool:
+    """Return True if floats of 16 bits may be between nodes, where compiled code may hold them in 32 bits."""
+    kinds = [value.type.tensor_type.elem_type for value in model.graph.input]
+    kinds += [tensor.data_type for tensor in model.graph.initializer]
+    kinds += [attribute.i for node in model.graph.node for attribute in node.attribute if attribute.name == "to"]
+    narrow = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    return len(model.graph.node) > 1 and any(kind in narrow for kind in kinds)
 
 
 def _in_single_precision(model: onnx.ModelProto) -> onnx.ModelProto | None:
