@@ -56,3 +56,9 @@ def test_first_and_second_derivatives_equal_differences(name: str) -> None:
     tally = check_operator(name, range(15), second=True)
     assert tally.failures == []
     assert tally.checked > tally.kinks // 2
+
+
+def test_second_derivatives_of_a_loop_over_rows_equal_differences() -> None:
+    tally = check_operator("Scan", range(2), second=True)
+    assert tally.failures == []
+    assert tally.checked > 0

@@ -20,7 +20,6 @@ from sardonyx.core.eval.tensor import Tensor, apply, apply_any, constant, functi
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import (
     CLOSED,
-    DEFINED,
     Function,
     NodeForm,
     Scope,
@@ -30,6 +29,7 @@ from sardonyx.core.ir.graph import (
     fresh_symbol,
     function,
     intern_value,
+    is_newer,
     scope,
     symbols_in,
 )
@@ -150,6 +150,7 @@ def cond(condition: Tensor, then: Traced, otherwise: Traced) -> tuple[Value, ...
     """
     if condition.is_constant:
         return tuple(then() if bool(condition.known) else otherwise())
+    last_symbol = fresh_symbol()
     with recorded_assumptions(None):  # A call executes one branch.
         first, first_captured = trace_closed("then", then, ())
         second, second_captured = trace_closed("else", otherwise, ())
@@ -169,7 +170,7 @@ def cond(condition: Tensor, then: Traced, otherwise: Traced) -> tuple[Value, ...
         return tuple(then() if choice.any() else otherwise())
     operands = (condition, *captured)
     params = {"then": branches[0], "otherwise": branches[1]}
-    chosen = _record("cond", operands, params, types)
+    chosen = _record("cond", operands, params, types, last_symbol)
     return tuple(get(chosen, i) for i in range(len(types)))
 
 
@@ -193,11 +194,11 @@ def join_types(a: Type, b: Type) -> Type:
     )
 
 
-def _record(op: str, operands: tuple[Value, ...], params: dict[str, Any], types: Sequence[Type]) -> Value:
-    """Record control flow with results of ``types``; the value defines the new symbols in the types."""
-    known = {symbol for operand in operands for symbol in symbols_in(operand.type)}
-    new = tuple(s for s in dict.fromkeys(symbols_in(tuple(types))) if s.startswith(DEFINED) and s not in known)
-    new = tuple(symbol for symbol in new if definer(symbol) is None)
+def _record(
+    op: str, operands: tuple[Value, ...], params: dict[str, Any], types: Sequence[Type], last_symbol: str
+) -> Value:
+    """Record control flow with results of ``types``; the value defines the symbols that are newer than another one."""
+    new = tuple(s for s in dict.fromkeys(symbols_in(tuple(types))) if is_newer(s, last_symbol) and definer(s) is None)
     full = {**params, "results": tuple(types), "symbols": new}
     type = TYPE_RULES[op](*[operand.type for operand in operands], **full)
     level = level_of(operands)
@@ -244,6 +245,7 @@ def loop(
     most = constant((1 << 63) - 1, t.INT64) if count is None else count
     if current_run() is not None:
         return _run_loop(most, start, carried, body, rows)
+    last_symbol = fresh_symbol()
 
     def whole(i: Tensor, going: Tensor, *state: Value) -> list[Value]:
         again, after, scanned = body(i, *state)
@@ -258,7 +260,7 @@ def loop(
     stacked = [_stack_type(_outside_type(row.type, own), trips) for row in scanned]
     final = [join_types(before.type, after) for before, after in zip(carried, state, strict=True)]
     params = {"body": traced, "carried": len(carried)}
-    results = _record("loop", (most, start, *carried, *captured), params, [*final, *stacked])
+    results = _record("loop", (most, start, *carried, *captured), params, [*final, *stacked], last_symbol)
     outputs = [get(results, i) for i in range(len(final) + len(stacked))]
     return tuple(outputs[: len(final)]), tuple(outputs[len(final) :])
 

@@ -313,6 +313,12 @@ def fresh_symbol() -> str:
     return f"{DEFINED}{next(_numbers)}"
 
 
+def is_newer(symbol: str, than: str) -> bool:
+    """Return True if :func:`fresh_symbol` returned the first symbol after the second one."""
+    number = symbol.removeprefix(DEFINED)
+    return symbol != number and number.isdecimal() and int(number) > int(than.removeprefix(DEFINED))
+
+
 def define(symbol: str, value: Value) -> None:
     """Record that ``value`` defines ``symbol`` at run time."""
     _defining[symbol] = value

@@ -58,8 +58,8 @@ class OperatorBuilder(ABC):
                 self._open.setdefault(size, (tensor, axis))
                 expression = parsed(size)
                 if isinstance(expression, Dim) and (linear := linear_symbol(expression)) is not None:
-                    symbol, *coefficients = linear
-                    self._linear.setdefault(symbol, (size, *coefficients))
+                    symbol, factor, offset = linear
+                    self._linear.setdefault(symbol, (size, factor, offset))
         return tensor
 
     def constant(self, array: Any, dtype: Any = None, quantization: Quantization | None = None) -> Tensor:
