@@ -43,6 +43,14 @@ def test_the_file_equals_protobuf_serialization(small: onnx.ModelProto, tmp_path
     assert (tmp_path / "m.onnx").read_bytes() == serialize(small)
 
 
+def test_a_message_is_saved_as_its_model_and_anything_else_is_refused(tmp_path: Path) -> None:
+    save(small(), tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").read_bytes() == serialize(small())
+    with pytest.raises(OptionError, match="expected a Model or a ModelProto, got str"):
+        save("m.onnx", tmp_path / "other.onnx")  # type: ignore[arg-type]
+    assert not (tmp_path / "other.onnx").exists()
+
+
 @pytest.mark.parametrize("external", [False, True])
 def test_a_model_is_saved_over_the_files_it_is_mapped_from(external: bool, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import InvalidModelError, ModelFileError, ModelTooLargeError, OptionError
 from sardonyx.model.external import write_all
-from sardonyx.model.load import require_plain
+from sardonyx.model.load import from_proto, require_plain
 from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor, contents_of
 from sardonyx.model.wire import RAW_DATA, Payload, insert_payloads
 from sardonyx.model.writer import Placement, Writer, write_contents
@@ -79,7 +79,7 @@ def to_proto(model: ir.Model, *, weights: bool = True) -> onnx.ModelProto:
 
 
 def save(
-    model: ir.Model,
+    model: ir.Model | onnx.ModelProto,
     path: str | os.PathLike[str],
     *,
     external_data: bool | None = None,
@@ -96,7 +96,7 @@ def save(
     old model. A symbolic link at ``path`` is replaced by the file; the link's target is not touched.
 
     Args:
-        model: The Model; not changed.
+        model: The Model, or a message of a model; not changed.
         path: The file to write.
         external_data: True puts initializers of at least ``external_threshold`` bytes into the file
             ``<name of the model file>.data``; False forbids a data file; None writes one for models of 2 GB and more.
@@ -109,9 +109,14 @@ def save(
         ModelFileError: The file cannot be written.
         ModelTooLargeError: The model does not fit into one file of 2 GB, and a second file is not allowed.
         InvalidModelError: A part of the Model cannot be represented in a file.
-        OptionError: The format is unknown, the threshold is negative, or the name of the data file has a folder.
+        OptionError: ``model`` is no model, the format is unknown, the threshold is negative, or the name of the data
+            file has a folder.
         EncryptionError: The Model was loaded from an encrypted file.
     """
+    if isinstance(model, onnx.ModelProto):
+        model = from_proto(model)
+    if not isinstance(model, ir.Model):
+        raise OptionError(f"expected a Model or a ModelProto, got {type(model).__name__}.", where="model")
     require_plain(model)
     target = Path(path)
     data = target.with_name(f"{target.name}.data") if external_file is None else target.parent / external_file
