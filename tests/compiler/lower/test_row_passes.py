@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx.parser
 import pytest
 from tests.compiler.program_checks import check
 from tests.core.programs import computed
 
+from sardonyx import Session
 from sardonyx.compiler.lower.launch import Launch, Scratch
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED
@@ -98,3 +100,19 @@ def test_rows_that_caches_do_not_hold_are_computed_again() -> None:
     long = NAMED["avx2"].l2
     function = trace("rows", lambda x: [softmax(x, 1)], [TensorType(t.FLOAT, (2, long))])
     assert not any(isinstance(buffer, Scratch) for buffer in rows(Program.compile(function)).buffers)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_rows_of_any_size_write_all_results_of_a_normalization(size: int) -> None:
+    first = list(range(size))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]>
+        g (float[4] z, float[{size}] w) => (float y, float m, float i) <int64[{size}] at = {{{str(first)[1:-1]}}}>
+        {{ x = Gather (z, at)  y, m, i = LayerNormalization <axis = -1> (x, w, w) }}"""
+    )
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    feeds = {"z": np.linspace(-2, 3, 4, dtype=np.float32), "w": np.full(size, 0.5, np.float32)}
+    expected = Session(model, compile="off").run(None, feeds)
+    for actual, other in zip(Session(model, compile="wait", threads=1).run(None, feeds), expected, strict=True):
+        np.testing.assert_allclose(actual, other, rtol=1e-4, atol=1e-4)

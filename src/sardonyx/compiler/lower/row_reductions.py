@@ -35,7 +35,8 @@ def lower_rows(context: FunctionContext, group: Group) -> Launch:
     w = KernelWriter(context, group)
     reader, root = w.reader, group.root
     memory = w.located(root)
-    elementwise = shape_of(root) == rows.shape and root not in reductions
+    # In rows of one element, every result has the shape of the rows; the other roots are written as results.
+    elementwise = shape_of(root) == rows.shape and root not in reductions and not group.others
 
     def is_collapsible(axis: int, following: int) -> bool:
         if (axis in rows.axes) != (following in rows.axes):
