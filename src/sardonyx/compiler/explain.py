@@ -6,7 +6,7 @@ import functools
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from sardonyx.compiler.lower.launch import Launch, Prepared, Relaid, Stage, all_
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.core.dim import Size, ceil_div, evaluate, require_symbols, symbols
-from sardonyx.core.ir.graph import CLOSED, Value
+from sardonyx.core.ir.graph import CLOSED, Function, Value, functions_of
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.transform.cost import cost, elements, nbytes
 from sardonyx.errors import ShapeError
@@ -139,7 +139,7 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Explana
     Raises:
         OptionError: A name is not an open size of the program.
     """
-    require_symbols(sizes or {}, _open_sizes(program.function.inputs), _open_sizes(program.function.values))
+    require_symbols(sizes or {}, _open_sizes(program.function.inputs), _open_sizes(_values_of(program.function)))
     explainer = _Explainer(program, sizes or {})
     interpreted = [
         InterpretedNote(_name(value), value.origin, program.grouping.host[value])
@@ -148,6 +148,14 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Explana
     ]
     kernels = tuple(explainer.note(launch) for launch in program.launches)
     return Explanation(program.target.name, program.pool.threads, kernels, tuple(interpreted))
+
+
+def _values_of(function: Function) -> Iterator[Value]:
+    """Yield the values of a function, and those of its bodies and branches."""
+    for value in function.values:
+        yield value
+        for nested in functions_of(value):
+            yield from _values_of(nested)
 
 
 def _open_sizes(values: Iterable[Value]) -> list[str]:
