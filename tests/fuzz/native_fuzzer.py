@@ -312,7 +312,8 @@ class _Pair:
 
 def compiler_defects(session: Session) -> list[str]:
     """Return the internal errors of the compiler that a session reports instead of raising."""
-    reasons = [node.reason for node in session.placement] if session.native is not None else []
+    nodes = session.placement if session.native is not None else []
+    reasons = [session.not_compiled, *(node.reason for node in nodes)]
     return [reason for reason in dict.fromkeys(reasons) if "internal error" in reason]
 
 

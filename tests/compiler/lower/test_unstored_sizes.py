@@ -14,6 +14,19 @@ from sardonyx.errors import ResourceError, SardonyxError
 HUGE = np.array([1 << 31, 1 << 30])
 SMALL = np.array([3, 4])
 
+
+def test_constants_that_are_texts_have_no_bound() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>
+        g (float[N, 3] x) => (string[N] label, float[N, 3] z) <string[3] names = {"a", "b", "c"}>
+        { y = Sin (x)  z = Exp (y)  i = ArgMax <axis = 1, keepdims = 0> (z)  label = Gather (names, i) }"""
+    )
+    session = Session(model, compile="wait", threads=1)
+    assert session.not_compiled == ""
+    label, _ = session.run(None, {"x": np.array([[0, 1, 0], [0, 0, 1]], np.float32)})
+    assert label.tolist() == ["b", "c"]
+
+
 CASES = {
     "a sum": "g (float[1, 1] x, int64[2] s) => (float y) "
     "{ e = Expand (x, s)  c = Sin (e)  y = ReduceSum <keepdims = 0> (c) }",
