@@ -6,6 +6,7 @@ and applied to the weights of another model.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +52,7 @@ class PanelPacking:
         """Return the packed weights."""
         layout, tile = self.schedule.packed_layout, self.schedule.tile
         array = _strided(self.weights, read).transpose(*self.summed, *self.columns)
-        array = array.reshape(self.k * layout.dot_width, -1)
+        array = array.reshape(self.k * layout.dot_width, math.prod(array.shape[len(self.summed) :]))
         if self.schedule.form == "matrix":
             array = np.pad(array, ((0, -len(array) % (WORDS * layout.dot_width)), (0, 0)))
         if layout.overflow_correction:

@@ -263,6 +263,8 @@ def multiply_codes(params: Mapping[str, Any], x: Value, y: Value, target: Target
     if source is None or not all(isinstance(size, int) for size in sizes):
         return None
     depth = math.prod(int(size) for size in sizes)
+    if not depth:
+        return None  # Sums without terms.
     weights = None if params["batch"] else _constant_weights(y, right)
     form = None
     if weights is not None and not _stays_finite(source, weights, depth):
@@ -333,7 +335,7 @@ def image_operands(
     source, params = _without_pad(source, params)
     groups, filters, channels, *_ = constant_weights.numbers.shape
     depth = math.prod(constant_weights.numbers.shape[2:])
-    if not _stays_finite(source, constant_weights, depth):
+    if not depth or not _stays_finite(source, constant_weights, depth):
         return None
     corrected = _CORRECTED_CONVOLUTION if groups == 1 and set(params["base_dilation"]) == {1} else 0.0
     terms = constant_weights.numbers.reshape(groups * filters, channels, -1).swapaxes(1, 2)
