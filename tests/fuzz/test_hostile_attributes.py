@@ -32,6 +32,7 @@ FOUND = (
     ("CenterCropPad-18", 80000017),
     ("Col2Im-18", 90000015),
     ("ConvTranspose-22", 140000018),
+    ("DFT-20", 210000019),
     ("DepthToSpace-28", 400017),
     ("DepthToSpace-28", 80000010),
     ("GroupNormalization-21", 170000010),

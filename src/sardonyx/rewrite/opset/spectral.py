@@ -35,10 +35,13 @@ def transform_by_matrix(site: Site) -> None:
     axis = site.axis("axis", 1, rank)
     size = site.size(x, axis)
     lengths = site.constant_integers(1, "dft_length")
-    if inverse and site.integer("onesided"):
-        _real_inverse(site, x, axis, lengths[0] if lengths else 2 * (size - 1))
+    is_real = inverse and site.integer("onesided")
+    length = lengths[0] if lengths else 2 * (size - 1) if is_real else size
+    if length < 1:
+        site.refuse(f"expected a length of at least 1, got {length}")
+    if is_real:
+        _real_inverse(site, x, axis, length)
         return
-    length = lengths[0] if lengths else size
     bins = length // 2 + 1 if site.integer("onesided") else length
     site.require_room(min(size, length), bins)
     angle = 2 * np.pi * np.outer(np.arange(min(size, length)), np.arange(bins)) / length
