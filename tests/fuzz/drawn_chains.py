@@ -7,7 +7,7 @@ in a branch, in a loop, or in a function of the model, and its result may pass t
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,9 @@ from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from sardonyx import Session
 from sardonyx.errors import SardonyxError
-from sardonyx.rewrite import regression_gate
 from tests.fuzz.hostile_cases import CASES, value_info
-from tests.fuzz.native_fuzzer import Finding, StorePosition, Tally, limit_time
-from tests.fuzz.toolkit_fuzzer import ENGINE_SECONDS, LIMITS, OPSETS, TARGETS, model_problems
+from tests.fuzz.native_fuzzer import Finding, StorePosition, Tally
+from tests.fuzz.toolkit_fuzzer import LIMITS, OPSETS, TARGETS, model_problems, run_drawn
 from tests.ops import microsoft_cases
 from tests.ops.generators import GENERATORS
 from tests.ops.generators.draw import Case, Draw
@@ -40,22 +39,15 @@ _RANDOM = frozenset(
 
 def run_chain(label: str, seed: int, runs: int, store_position: StorePosition) -> Tally:
     """Run drawn models and return the counts; see :data:`.native_fuzzer.RunVariant`."""
-    tally = Tally()
-    logging.disable(logging.CRITICAL)
-    regression_gate.TIMEOUT = ENGINE_SECONDS
-    for number in range(runs):
-        limit_time()
-        store_position(number, tally.runs)
-        one = runs * seed + number
+
+    def findings(one: int) -> Iterator[Finding]:
         draw = Draw(f"chain {one}")
         model, feeds = ChainDraft(draw).model()
         target, opset = draw.pick(*TARGETS), draw.pick(*OPSETS)
         words = f"{label} seed {one} to {target}, {opset}: {' '.join(node.op_type for node in model.graph.node)}"
-        tally.findings += [Finding(words, problem) for problem in model_problems(model, feeds, target, opset)]
-        tally.runs += 1
-        tally.variants += 1
-    limit_time(0, 0)
-    return tally
+        return (Finding(words, problem) for problem in model_problems(model, feeds, target, opset))
+
+    return run_drawn(findings, seed, runs, store_position)
 
 
 def drawn_model(seed: int) -> tuple[onnx.ModelProto, dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,14 +39,23 @@ _UNFORESEEN = "has no result for these inputs", " raised "
 
 def run_label(label: str, seed: int, runs: int, store_position: StorePosition) -> Tally:
     """Run nodes of one operator and return the counts; see :data:`.native_fuzzer.RunVariant`."""
+    return run_drawn(
+        lambda one: (Finding(f"{label} seed {one}", problem) for problem in problems(label, one)),
+        seed, runs, store_position,
+    )  # fmt: skip
+
+
+def run_drawn(
+    findings: Callable[[int], Iterable[Finding]], seed: int, runs: int, store_position: StorePosition
+) -> Tally:
+    """Run models by their seeds, ``runs`` from ``runs * seed`` on, and return the counts."""
     tally = Tally()
     logging.disable(logging.CRITICAL)
     regression_gate.TIMEOUT = ENGINE_SECONDS
     for number in range(runs):
         limit_time()
         store_position(number, tally.runs)
-        one = runs * seed + number
-        tally.findings += [Finding(f"{label} seed {one}", problem) for problem in problems(label, one)]
+        tally.findings += findings(runs * seed + number)
         tally.runs += 1
         tally.variants += 1
     limit_time(0, 0)
