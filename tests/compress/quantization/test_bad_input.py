@@ -46,15 +46,6 @@ def test_an_evaluate_function_that_raises_is_named_and_the_file_is_untouched(tmp
     assert path.read_bytes() == detector() and [item.name for item in tmp_path.iterdir()] == ["model.onnx"]
 
 
-@pytest.mark.parametrize("number", [0, 3])
-def test_a_sample_with_nan_is_named_also_if_it_judges(number: int) -> None:
-    samples = [{name: array.copy() for name, array in feeds.items()} for feeds in images(5)]
-    next(iter(samples[number].values())).flat[1] = np.nan
-    with pytest.raises(EvaluationError, match="holds NaN") as caught:
-        quantize(detector(), samples, calibration="minmax", method="nearest")
-    assert ("held-out sample 0" in str(caught.value)) == (number == 3)
-
-
 def test_a_preprocessing_that_raises_is_named() -> None:
     def preprocess(item: int) -> Any:
         return images(1)[0] if item < 2 else item / 0

@@ -103,7 +103,8 @@ def output_errors(
     """Return the error of each float output over some samples, in the order of the outputs.
 
     Elements that are equally infinite or NaN in both models count as equal; an element that is finite or a number in
-    the original alone, and another shape, are errors of infinite size. Without a float output, the others are judged:
+    the original alone, and another shape, are errors of infinite size. An output without elements in all samples has no
+    error. Without a float output, the others are judged:
     maps and sequences by their numbers, integers of up to 16 bits as numbers, and labels (other integers, texts) by the
     share that differs, as noise over signal.
 
@@ -136,6 +137,8 @@ def output_errors(
                     where=f"{name}, judged sample {number}",
                     remedy="Remove the sample: an input may be infinite, or a normalization may divide by zero.",
                 )
+            if not first.size and not last.size:
+                continue  # Nothing is compared: no error is known.
             power, distance = _powers(first, last)
             signal[name] = signal.get(name, 0.0) + power
             noise[name] = noise.get(name, 0.0) + distance

@@ -61,6 +61,8 @@ class Evidence:
             if worst is None:
                 return "no output was measured"
             return f"the worst output has {worst:.1f} dB ({self.judged}), the budget is {self.least_sqnr:g} dB"
+        if not self.outputs and self.judged != WITHOUT_DATA:
+            return "no output has elements in the judged samples"
         return "no budget of accuracy was stated" if self.outputs else self.judged
 
 

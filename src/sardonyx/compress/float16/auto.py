@@ -30,6 +30,7 @@ from sardonyx.compress.float16.convert import (
     private_copy,
 )
 from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel
+from sardonyx.compress.samples import require_iterable, require_numbers
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.model import Loadable
 from sardonyx.rewrite import facts
@@ -107,10 +108,11 @@ def auto_mixed_precision(
     Raises:
         OptionError: An option is impossible, or even a model with every node in float32 misses the tolerance (rounded
             inputs and outputs alone exceed it).
-        EvaluationError: The model does not run on the inputs, or its outputs hold nothing to compare.
+        EvaluationError: The model does not run on the inputs, its outputs hold nothing to compare, or an input holds
+            NaN where the model expects numbers.
         UnsupportedError: bfloat16 for a model that imports a standard operator set older than 13.
     """
-    if inputs is not None and not inputs:
+    if inputs is not None and isinstance(inputs, (Mapping, Sequence)) and not inputs:
         raise OptionError(
             "expected at least one sample", where="inputs", remedy="Give a sample, or None for random samples."
         )
@@ -128,9 +130,16 @@ def auto_mixed_precision(
         if inputs is None:
             samples = _draw(source, apart)
         else:
+            require_iterable(inputs, "inputs")
             samples = [inputs] if isinstance(inputs, Mapping) else list(inputs)
-            for sample in samples:
+            for number, sample in enumerate(samples):
+                if not isinstance(sample, Mapping):
+                    raise OptionError(
+                        f"expected feeds by the name of the input, got {type(sample).__name__}",
+                        where=f"inputs, sample {number}",
+                    )
                 require_fit(source, sample)
+                require_numbers(sample, source.graph.inputs, f"inputs, sample {number}")
         search = _Search(source, samples, tolerance, options, max_trials, apart)
         return search.result(search.run())
 

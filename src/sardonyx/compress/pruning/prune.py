@@ -168,7 +168,7 @@ def prune(
             samples that do not fit.
         UnsupportedError: No channel, head, layer or weight of the model can be pruned, or no gradient reaches one; the
             message has the reasons.
-        EvaluationError: A weight or an activation is not finite, or the evaluate function raised.
+        EvaluationError: A weight, a sample or an activation is not finite, or the evaluate function raised.
         SardonyxError: The model cannot be read or run.
 
     Example:
@@ -197,6 +197,7 @@ def prune(
         work.remove_channels(align)
     work.notes += recurrent_notes(work.result, "No weight of recurrent layers is pruned")
     work.recover(steps)
+    work.samples.finish()
     outputs: tuple[OutputError, ...] = ()
     if split is not None:
         outputs = output_errors(source, work.result, split.judged)
@@ -234,11 +235,14 @@ class _Samples:
                 self._head.append(sample)
             yield sample
 
+    def finish(self) -> None:
+        """Read the samples to their end: without scores and recovery none is read, and those held back judge."""
+        for _ in () if self._is_read else self.stream():
+            pass
+
     def head(self, most: int = MOST_REREAD) -> list[Mapping[str, Any]]:
         """Return the samples in memory, at most a number."""
-        if not self._is_read:
-            for _ in self.stream():
-                pass
+        self.finish()
         return self._head[:most]
 
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import OptionError
+from sardonyx.compress.samples import require_numbers
+from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.runtime.session import Session
 from sardonyx.train.callbacks import Moment
 from sardonyx.train.losses.teacher import TeacherOutputs, teacher_label
@@ -48,6 +49,7 @@ def distill(
 
     Raises:
         OptionError: There are fewer than two samples, or no step.
+        EvaluationError: A sample holds NaN, or the original computes no finite numbers for a sample.
         UnsupportedError: The student has no trainable parameter, or an operator has no gradient.
         ExecutionError: A loss is not finite.
     """
@@ -56,6 +58,8 @@ def distill(
     held = list(samples)
     if len(held) < 2:
         raise OptionError(f"expected at least 2 samples, got {len(held)}.", where="data")
+    for number, sample in enumerate(held):
+        require_numbers(sample, student.graph.inputs, f"data, sample {number}")
     oracle = _Teacher(teacher)
     powers = oracle.powers(held)
     checks = [one for number, one in enumerate(held) if number % 4 == 3] or held[-1:]
@@ -95,8 +99,18 @@ class _Teacher:
     def powers(self, samples: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, float], ...]:
         """Return the mean square of each output over samples, 1 for an output of zeros."""
         sums = dict.fromkeys(self._names, 0.0)
-        for sample in samples:
+        for number, sample in enumerate(samples):
             for name, answer in self.answers(sample).items():
+                if not np.isfinite(answer).all():
+                    raise EvaluationError(
+                        "the original computes NaN or infinity, which cannot be learned.",
+                        where=f"data, sample {number}, {name}", remedy="Remove the sample.",
+                    )  # fmt: skip
+                if not answer.size:
+                    raise EvaluationError(
+                        "the original computes no elements.", where=f"data, sample {number}, {name}",
+                        remedy="Remove the sample.",
+                    )  # fmt: skip
                 sums[name] += float(np.square(answer, dtype=np.float64).mean()) / len(samples)
         return tuple((name, power or 1.0) for name, power in sums.items())
 

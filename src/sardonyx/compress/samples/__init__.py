@@ -1,7 +1,18 @@
 """Samples of callers: arrays by input name, archives, folders of images and audio, and samples held back to judge."""
 
+from sardonyx.compress.samples.missing_values import require_numbers
 from sardonyx.compress.samples.preprocessing import Preprocess
-from sardonyx.compress.samples.reading import Data, Feeds, read_samples
+from sardonyx.compress.samples.reading import Data, Feeds, read_samples, require_iterable
 from sardonyx.compress.samples.splitting import MOST_JUDGED, Split, split_samples
 
-__all__ = ["MOST_JUDGED", "Data", "Feeds", "Preprocess", "Split", "read_samples", "split_samples"]
+__all__ = [
+    "MOST_JUDGED",
+    "Data",
+    "Feeds",
+    "Preprocess",
+    "Split",
+    "read_samples",
+    "require_iterable",
+    "require_numbers",
+    "split_samples",
+]

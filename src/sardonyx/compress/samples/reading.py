@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.compress.samples.archives import read_archive
 from sardonyx.compress.samples.folders import Recording, read_file, sample_files
+from sardonyx.compress.samples.missing_values import require_numbers
 from sardonyx.compress.samples.preprocessing import Preprocess, loaded
 from sardonyx.errors import EvaluationError, ModelFileError, OptionError, SardonyxError
 from sardonyx.rewrite.verify.inputs import require_fit, required_inputs
@@ -36,7 +37,7 @@ def read_samples(data: Data, model: ir.Model, preprocess: Preprocess | None = No
 
     Raises:
         OptionError: A sample does not fit the inputs of the model.
-        EvaluationError: The preprocessing raised.
+        EvaluationError: The preprocessing raised, or a sample holds NaN where the model expects numbers.
         ModelFileError: A file cannot be read.
         MissingDependencyError: The folder has images, and pillow is not installed.
     """
@@ -86,13 +87,22 @@ def _items(data: Data, inputs: Sequence[ir.Value]) -> Iterator[Any]:
     if isinstance(data, Mapping):
         yield data
         return
+    require_iterable(data)
+    yield from data
+
+
+def require_iterable(data: object, where: str = "data") -> None:
+    """Refuse what holds no samples.
+
+    Raises:
+        OptionError: The object is not iterable.
+    """
     if not isinstance(data, Iterable):
         raise OptionError(
             f"expected feeds, an iterable or a path, got {type(data).__name__}.",
-            where="data",
+            where=where,
             remedy="Give arrays by the name of the input.",
         )
-    yield from data
 
 
 def _rows(data: np.ndarray, shape: ir.Shape) -> Iterator[np.ndarray]:
@@ -130,6 +140,7 @@ def _feeds(value: Any, model: ir.Model, inputs: Sequence[ir.Value], where: str) 
         require_fit(model, feeds)
     except OptionError as error:
         raise OptionError(error.problem, where=where, remedy=error.remedy) from error
+    require_numbers(feeds, inputs, where)
     return feeds
 
 

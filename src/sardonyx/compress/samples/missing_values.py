@@ -1,0 +1,60 @@
+"""NaN in samples: an error that names the sample, unless the model reads NaN as a missing value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import EvaluationError
+
+_READS_NAN = frozenset({"IsNaN", "Imputer", "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"})
+"""Operators for which NaN is a missing value."""
+
+_MOVES = frozenset({
+    "Cast", "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape",
+    "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+})  # fmt: skip
+"""Operators that pass elements on as they are."""
+
+
+def reads_missing_values(value: ir.Value) -> bool:
+    """Return True if a node that knows NaN as a missing value reads an input, directly or after moves."""
+    pending, seen = [value], {value}
+    while pending:
+        for use in pending.pop().uses():
+            if use.node.op_type in _READS_NAN:
+                return True
+            if use.node.op_type in _MOVES and not use.node.domain:
+                pending += [output for output in use.node.outputs if output not in seen]
+                seen.update(use.node.outputs)
+    return False
+
+
+def require_numbers(feeds: Mapping[str, Any], inputs: Sequence[ir.Value], where: str) -> None:
+    """Refuse NaN for inputs of which the model expects numbers.
+
+    Args:
+        feeds: Arrays by the name of the input.
+        inputs: The inputs of the model.
+        where: The sample, for the message.
+
+    Raises:
+        EvaluationError: An array holds NaN, and no operator of the model reads NaN of this input as a missing value.
+    """
+    for value in inputs:
+        array = feeds.get(str(value.name))
+        if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.kind not in "fV":
+            continue
+        if array.dtype.kind == "V" and "float" not in array.dtype.name:
+            continue
+        # A sum is NaN if an element is, or for infinities of both signs: only then are the elements examined.
+        with np.errstate(invalid="ignore", over="ignore"):
+            suspicious = array.dtype.kind == "V" or np.isnan(array.sum())
+        if suspicious and np.isnan(array.astype(np.float32)).any() and not reads_missing_values(value):
+            raise EvaluationError(
+                "the sample holds NaN.", where=f"{where}, {value.name}",
+                remedy="Remove the sample, or replace NaN by the number that stands for a missing value.",
+            )  # fmt: skip
