@@ -198,7 +198,7 @@ def _import(engine: str) -> None:
     """Import an engine, so that the import counts neither as time nor as memory."""
     if engine.startswith("sardonyx"):
         import sardonyx.train
-        import sardonyx.train.trainer  # noqa: F401
+        import sardonyx.train.trainer.trainer  # noqa: F401
 
         _Modules.watch()
     else:

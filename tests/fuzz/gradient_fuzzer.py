@@ -25,8 +25,8 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.core.transform.differentiation import gradient, is_differentiable
 from sardonyx.errors import FeedError, ResourceError, SardonyxError, SizeLimitError
 from sardonyx.model import load
-from sardonyx.train.batches import as_declared
-from sardonyx.train.forward import trace_graph
+from sardonyx.train.data.batches import as_declared
+from sardonyx.train.step.forward import trace_graph
 from tests.fuzz.answers import difference
 from tests.fuzz.guarded_memory import copied, guarded
 from tests.fuzz.hostile_cases import CASES, Variant, declared_model

@@ -11,7 +11,7 @@ import pytest
 
 import sardonyx
 from sardonyx.core.transform.differentiation import gradient
-from sardonyx.train.forward import trace_graph
+from sardonyx.train.step.forward import trace_graph
 from tests.core.programs import computed
 from tests.train.operator_gradients import total_of
 

@@ -24,7 +24,7 @@ from sardonyx.core.ir.graph import Function, Value
 from sardonyx.core.transform.differentiation import gradient, hessian_vector_product, is_differentiable, jvp
 from sardonyx.errors import SardonyxError
 from sardonyx.ops.signatures import Signature
-from sardonyx.train.forward import trace_graph
+from sardonyx.train.step.forward import trace_graph
 from tests.core.programs import computed
 from tests.ops.generators import GENERATORS
 from tests.ops.generators.draw import Case, Draw

@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Train a student on the softened answers of a teacher, with or without labels."""
     from sardonyx.train.losses import Distillation
-    from sardonyx.train.trainer import Trainer
+    from sardonyx.train.trainer.trainer import Trainer
 
     training.require_writable(plot, output=output)
     trainer = Trainer(

@@ -47,8 +47,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Train low-rank adapters of the weights, and write the model with merged adapters."""
-    from sardonyx.train.lora import LoRA
-    from sardonyx.train.trainer import Trainer
+    from sardonyx.train.trainable.lora import LoRA
+    from sardonyx.train.trainer.trainer import Trainer
 
     training.require_writable(plot, output=output, adapter=adapter)
     trainer = Trainer(

@@ -68,8 +68,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Train a model on labelled data, and write an inference model with the trained weights."""
-    from sardonyx.train.heads import swap_head
-    from sardonyx.train.trainer import Trainer
+    from sardonyx.train.trainable.heads import swap_head
+    from sardonyx.train.trainer.trainer import Trainer
 
     training.require_writable(plot, output=output)
     options = {

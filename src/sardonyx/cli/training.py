@@ -13,10 +13,10 @@ from sardonyx.cli.output import console, names_in, print_json
 from sardonyx.errors import OptionError
 
 if TYPE_CHECKING:
-    from sardonyx.train.history import History
     from sardonyx.train.optimizers import Optimizer
     from sardonyx.train.schedules import Schedule
-    from sardonyx.train.trainer import Trainer
+    from sardonyx.train.trainer.history import History
+    from sardonyx.train.trainer.trainer import Trainer
 
 Samples = Annotated[Path, typer.Option("--data", help="Arrays of inputs and labels by name (.npz), samples in axis 0.")]
 Loss = Annotated[
@@ -122,7 +122,7 @@ def require_writable(plot: Path | None, **files: Path | None) -> None:
         if path is not None:
             require_file(path, name)
     if plot is not None:
-        from sardonyx.train.history import require_plot
+        from sardonyx.train.trainer.history import require_plot
 
         require_plot(plot)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.base.extras import require
 from sardonyx.errors import FeedError
-from sardonyx.train.trainer import Trainer
+from sardonyx.train.trainer.trainer import Trainer
 
 LOSS = "loss"
 

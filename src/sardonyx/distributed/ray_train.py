@@ -11,9 +11,9 @@ import numpy as np
 from sardonyx.base.extras import require
 from sardonyx.base.option_checks import require_count
 from sardonyx.errors import FeedError, OptionError
-from sardonyx.train.batches import Data
-from sardonyx.train.callbacks import Moment
-from sardonyx.train.trainer import Trainer
+from sardonyx.train.data.batches import Data
+from sardonyx.train.trainer.callbacks import Moment
+from sardonyx.train.trainer.trainer import Trainer
 
 Reduce = Callable[[Sequence[np.ndarray]], None]
 

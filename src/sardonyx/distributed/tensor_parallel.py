@@ -36,7 +36,7 @@ from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
 from sardonyx.rewrite.verify.search import Search
 from sardonyx.runtime.session import Session
-from sardonyx.train.forward import trace_graph
+from sardonyx.train.step.forward import trace_graph
 
 _MOST_WAYS = 64
 _SAMPLES = 2

@@ -11,9 +11,9 @@ from sardonyx.core.ir.graph import Function
 from sardonyx.errors import SardonyxError, UnsupportedError
 from sardonyx.model.copying import copy_model
 from sardonyx.ops.nodes import kept_calls
-from sardonyx.train.forward import make_inputs, trace_graph
-from sardonyx.train.parameters import find_parameters
-from sardonyx.train.trainable_models import trainable_form
+from sardonyx.train.step.forward import make_inputs, trace_graph
+from sardonyx.train.trainable.parameters import find_parameters
+from sardonyx.train.trainable.trainable_models import trainable_form
 
 LEAST_WEIGHT = 65
 """Initializers of fewer elements may decide sizes, and are constants of the function unless they are trainable."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from sardonyx.base.lazy_names import lazy_names
 
 _NAMES = {
-    "sardonyx.train.callbacks": ["Callback", "EarlyStopping", "MLflow", "Moment", "SaveBest", "TensorBoard"],
-    "sardonyx.train.heads": ["swap_head"],
-    "sardonyx.train.history": ["History"],
-    "sardonyx.train.lora": ["Adapter", "LiveAdapters", "LoRA", "combine"],
+    "sardonyx.train.trainer.callbacks": ["Callback", "EarlyStopping", "MLflow", "Moment", "SaveBest", "TensorBoard"],
+    "sardonyx.train.trainable.heads": ["swap_head"],
+    "sardonyx.train.trainer.history": ["History"],
+    "sardonyx.train.trainable.lora": ["Adapter", "LiveAdapters", "LoRA", "combine"],
     "sardonyx.train.losses": [
         "CTC", "BinaryCrossEntropy", "Contrastive", "Cosine", "CrossEntropy", "Dice", "Distillation", "Focal",
         "FunctionLoss", "Huber", "KullbackLeibler", "Loss", "MeanAbsoluteError", "MeanSquaredError", "ModelLoss",
         "OutputLoss", "Triplet",
     ],
-    "sardonyx.train.metrics": ["Metric"],
+    "sardonyx.train.trainer.metrics": ["Metric"],
     "sardonyx.train.online": [
         "DDM", "Answer", "Guard", "Learner", "LearnerReport", "PageHinkley", "Replay", "RiverModel",
     ],
@@ -22,13 +22,13 @@ _NAMES = {
         "EWC", "LAMB", "SAM", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "Optimizer",
         "RMSprop",
     ],
-    "sardonyx.train.parameters": ["Parameter", "find_parameters", "select_parameters"],
+    "sardonyx.train.trainable.parameters": ["Parameter", "find_parameters", "select_parameters"],
     "sardonyx.train.ort_artifacts": ["generate_artifacts"],
-    "sardonyx.train.privacy": ["Privacy"],
-    "sardonyx.train.refolding": ["restore_batch_norm"],
+    "sardonyx.train.step.privacy": ["Privacy"],
+    "sardonyx.train.trainable.refolding": ["restore_batch_norm"],
     "sardonyx.train.schedules": ["Constant", "CosineDecay", "Linear", "OneCycle", "Plateau", "Schedule", "Steps"],
-    "sardonyx.train.trainable_models": ["trainable_form"],
-    "sardonyx.train.trainer": ["Trainer"],
+    "sardonyx.train.trainable.trainable_models": ["trainable_form"],
+    "sardonyx.train.trainer.trainer": ["Trainer"],
     "sardonyx.train.training_info": ["TrainingAlgorithm", "with_training_info"],
 }  # fmt: skip
 

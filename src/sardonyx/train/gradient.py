@@ -22,9 +22,9 @@ from sardonyx.model import Loadable, load
 from sardonyx.rewrite.names import Names, value_names
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
-from sardonyx.train.forward import make_inputs, trace_graph
-from sardonyx.train.parameters import find_parameters, select_parameters
-from sardonyx.train.trainable_models import trainable_form
+from sardonyx.train.step.forward import make_inputs, trace_graph
+from sardonyx.train.trainable.parameters import find_parameters, select_parameters
+from sardonyx.train.trainable.trainable_models import trainable_form
 
 _TRAINING_DOMAIN = "ai.onnx.preview.training"
 

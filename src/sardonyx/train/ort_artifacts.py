@@ -26,9 +26,9 @@ from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import MissingDependencyError, ModelFileError, UnsupportedError
 from sardonyx.model import to_proto
 from sardonyx.rewrite.opset import convert_opset
-from sardonyx.train.forward import LOSS, Forward
 from sardonyx.train.optimizers import SGD, AdamW
-from sardonyx.train.trainer import Trainer
+from sardonyx.train.step.forward import LOSS, Forward
+from sardonyx.train.trainer.trainer import Trainer
 
 _OPSET = 17
 _DOMAIN = "com.microsoft"

@@ -18,10 +18,10 @@ from sardonyx.core.export.export import to_model
 from sardonyx.errors import InvalidModelError, OptionError, UnsupportedError
 from sardonyx.model import Loadable, load, to_proto
 from sardonyx.runtime.session import Session
-from sardonyx.train.batches import as_declared
-from sardonyx.train.forward import trace_graph
-from sardonyx.train.state_program import StateProgram
-from sardonyx.train.trainer import Trainer
+from sardonyx.train.data.batches import as_declared
+from sardonyx.train.step.forward import trace_graph
+from sardonyx.train.step.state_program import StateProgram
+from sardonyx.train.trainer.trainer import Trainer
 
 
 def with_training_info(trainer: Trainer) -> onnx.ModelProto:

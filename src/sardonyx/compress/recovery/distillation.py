@@ -11,11 +11,11 @@ import onnx_ir as ir
 from sardonyx.compress.samples import require_numbers
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.runtime.session import Session
-from sardonyx.train.callbacks import Moment
 from sardonyx.train.losses.teacher import TeacherOutputs, teacher_label
 from sardonyx.train.optimizers import AdamW
 from sardonyx.train.schedules import CosineDecay
-from sardonyx.train.trainer import Trainer
+from sardonyx.train.trainer.callbacks import Moment
+from sardonyx.train.trainer.trainer import Trainer
 
 _CHECKS = 6
 """Times at which the samples that are not trained on are judged; the best weights are returned."""

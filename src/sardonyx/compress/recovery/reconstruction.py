@@ -22,7 +22,7 @@ from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, value_names
 from sardonyx.runtime.session import Session
-from sardonyx.train.forward import make_inputs
+from sardonyx.train.step.forward import make_inputs
 
 MOST_STAGES = 24
 """Stages of layers that are refitted on the same inputs; a stage costs a pass over the samples in both models."""

@@ -19,17 +19,17 @@ from sardonyx.base import background_threads
 from sardonyx.base.thread_priority import lower_priority
 from sardonyx.errors import ExecutionError, OptionError, ResourceError, SardonyxError, UnsupportedError
 from sardonyx.runtime.session import Session
-from sardonyx.train.batches import Batches, Data
-from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoint
-from sardonyx.train.forward import output_producer
+from sardonyx.train.data.batches import Batches, Data
 from sardonyx.train.losses import BinaryCrossEntropy, Loss
-from sardonyx.train.metrics import Metric
 from sardonyx.train.online.drift import Detector, detector_of
 from sardonyx.train.online.guard import Guard, GuardState
 from sardonyx.train.online.prequential import Prequential, RiverMetric
 from sardonyx.train.online.replay import Replay, Sample, split_rows, stacked
 from sardonyx.train.optimizers import SAM, SGD, Optimizer
-from sardonyx.train.trainer import Trainer
+from sardonyx.train.step.forward import output_producer
+from sardonyx.train.trainer.checkpoints import Position, read_checkpoint, write_checkpoint
+from sardonyx.train.trainer.metrics import Metric
+from sardonyx.train.trainer.trainer import Trainer
 
 _STORE = "learner.safetensors"
 

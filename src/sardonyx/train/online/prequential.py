@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sardonyx.errors import ExecutionError, OptionError
-from sardonyx.train.metrics import Mean, Metric, metrics_of
+from sardonyx.train.trainer.metrics import Mean, Metric, metrics_of
 
 
 class RiverMetric(Protocol):

@@ -11,8 +11,8 @@ from sardonyx.compiler.call.interpreted import sizes_in
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.transform.rematerialization import Segments, divisions, whole
 from sardonyx.errors import ResourceError, UnsupportedError
-from sardonyx.train.step import Step
-from sardonyx.train.step_programs import StepPrograms
+from sardonyx.train.step.step import Step
+from sardonyx.train.step.step_programs import StepPrograms
 
 _TRIALS = 6
 """Most programs that are planned for one size of batch."""

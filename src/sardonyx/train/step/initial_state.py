@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import OptionError
-from sardonyx.train.step import Step
+from sardonyx.train.step.step import Step
 
 
 def initial_state(step: Step, model: ir.Model) -> list[np.ndarray]:

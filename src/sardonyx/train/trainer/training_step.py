@@ -15,28 +15,36 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError, OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.runtime.session import Session
-from sardonyx.train.batches import as_declared, require_names
-from sardonyx.train.checkpoints import Position
-from sardonyx.train.forward import KEY, BatchNormMode, build_forward, output_producer
-from sardonyx.train.history import History
-from sardonyx.train.inference import Inference
-from sardonyx.train.initial_state import initial_state, positions_with_zeros
-from sardonyx.train.lora import LoRA, with_adapters
+from sardonyx.train.data.batches import as_declared, require_names
 from sardonyx.train.losses import Loss, loss_of
-from sardonyx.train.memory_budget import MemoryBudget
-from sardonyx.train.metrics import Metric, metrics_of
-from sardonyx.train.model_weights import with_inputs_as_weights
-from sardonyx.train.non_finite import first_non_finite
 from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
-from sardonyx.train.parameters import find_parameters, select_parameters, selection_notes
-from sardonyx.train.privacy import Privacy
-from sardonyx.train.quantized import simulated_form
-from sardonyx.train.reachability import unreached_parameters
-from sardonyx.train.row_gradients import select_tables
 from sardonyx.train.schedules import Plateau, Schedule
-from sardonyx.train.step import Precision, Step, StepOptions, build_step, build_whole_step, loss_function, make_groups
-from sardonyx.train.step_programs import Reduce, StepPrograms
-from sardonyx.train.trainable_models import trainable_form
+from sardonyx.train.step.forward import KEY, BatchNormMode, build_forward, output_producer
+from sardonyx.train.step.inference import Inference
+from sardonyx.train.step.initial_state import initial_state, positions_with_zeros
+from sardonyx.train.step.memory_budget import MemoryBudget
+from sardonyx.train.step.non_finite import first_non_finite
+from sardonyx.train.step.privacy import Privacy
+from sardonyx.train.step.reachability import unreached_parameters
+from sardonyx.train.step.row_gradients import select_tables
+from sardonyx.train.step.step import (
+    Precision,
+    Step,
+    StepOptions,
+    build_step,
+    build_whole_step,
+    loss_function,
+    make_groups,
+)
+from sardonyx.train.step.step_programs import Reduce, StepPrograms
+from sardonyx.train.trainable.lora import LoRA, with_adapters
+from sardonyx.train.trainable.model_weights import with_inputs_as_weights
+from sardonyx.train.trainable.parameters import find_parameters, select_parameters, selection_notes
+from sardonyx.train.trainable.quantized import simulated_form
+from sardonyx.train.trainable.trainable_models import trainable_form
+from sardonyx.train.trainer.checkpoints import Position
+from sardonyx.train.trainer.history import History
+from sardonyx.train.trainer.metrics import Metric, metrics_of
 
 _LARGEST_SCALAR = float(np.finfo(np.float32).max)
 

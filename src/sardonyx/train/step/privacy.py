@@ -14,7 +14,7 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.core.language import Tensor
 from sardonyx.errors import MissingDependencyError, OptionError
 from sardonyx.ops.definitions.counted_dropout import random_bits
-from sardonyx.train.gradient_lengths import length_of
+from sardonyx.train.step.gradient_lengths import length_of
 
 _FIRST_STREAM = 1 << 16
 """Streams of random numbers below are those of dropout."""

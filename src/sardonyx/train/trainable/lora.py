@@ -18,9 +18,9 @@ from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.runtime.session import Session
-from sardonyx.train.parameters import find_parameters, fixed_shape, select_parameters
 from sardonyx.train.safetensors_files import safetensors_module
-from sardonyx.train.trainable_models import trainable_form
+from sardonyx.train.trainable.parameters import find_parameters, fixed_shape, select_parameters
+from sardonyx.train.trainable.trainable_models import trainable_form
 
 _KEY = "sardonyx.adapter"
 

@@ -29,7 +29,7 @@ from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
 from sardonyx.train.losses import Loss
 from sardonyx.train.losses.loss import LABELS
-from sardonyx.train.parameters import fixed_shape
+from sardonyx.train.trainable.parameters import fixed_shape
 
 BatchNormMode = Literal["train", "frozen"]
 

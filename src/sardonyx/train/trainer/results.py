@@ -13,10 +13,10 @@ from sardonyx.errors import OptionError, VerificationError
 from sardonyx.model import save
 from sardonyx.model.load import require_plain
 from sardonyx.runtime.session import Session
-from sardonyx.train.batches import as_declared, require_names
-from sardonyx.train.evaluation import Evaluation
-from sardonyx.train.lora import Adapter
-from sardonyx.train.model_weights import equal_answers, weights_of_file, with_weights
+from sardonyx.train.data.batches import as_declared, require_names
+from sardonyx.train.trainable.lora import Adapter
+from sardonyx.train.trainable.model_weights import equal_answers, weights_of_file, with_weights
+from sardonyx.train.trainer.evaluation import Evaluation
 
 
 class Results(Evaluation):

@@ -9,7 +9,7 @@ from onnx_ir.passes.common import InlinePass
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, value_names
-from sardonyx.train.parameters import ELEMENTWISE, FLOATS, NORMALIZATIONS, PRODUCTS, fixed_shape
+from sardonyx.train.trainable.parameters import ELEMENTWISE, FLOATS, NORMALIZATIONS, PRODUCTS, fixed_shape
 
 
 def trainable_form(model: ir.Model) -> ir.Model:

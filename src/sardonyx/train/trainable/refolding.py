@@ -12,7 +12,7 @@ from sardonyx.errors import UnsupportedError
 from sardonyx.model import Loadable, load
 from sardonyx.rewrite.names import Names, node_label, value_names
 from sardonyx.runtime.session import Session
-from sardonyx.train.trainable_models import trainable_form
+from sardonyx.train.trainable.trainable_models import trainable_form
 
 _EPSILON = 1e-5
 

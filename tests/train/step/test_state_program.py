@@ -15,7 +15,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
 from sardonyx.train import Trainer
 from sardonyx.train.optimizers import OPTIMIZERS
-from sardonyx.train.state_program import StateProgram
+from sardonyx.train.step.state_program import StateProgram
 from tests.train.networks import classifier
 
 ROWS = Dim.symbol("N")

@@ -7,7 +7,7 @@ from sardonyx.core.ir.graph import Value, sort_topologically
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.transform.differentiation import FLAT
 from sardonyx.errors import OptionError
-from sardonyx.train.forward import Forward
+from sardonyx.train.step.forward import Forward
 
 
 def unreached_parameters(forward: Forward) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
-from sardonyx.train.parameters import Parameter
+from sardonyx.train.trainable.parameters import Parameter
 
 EMBEDDINGS = "embeddings"
 """The selection of all trained embeddings, beside patterns of names."""

@@ -17,7 +17,7 @@ from sardonyx.model.copying import copy_model
 from sardonyx.ops.definitions.counted_dropout import DOMAIN
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_label, value_names
-from sardonyx.train.trainable_models import trainable_form
+from sardonyx.train.trainable.trainable_models import trainable_form
 
 _WIDEST = 2.0**24
 """Codes beyond this magnitude are no exact float32; integers of 32 bits, of biases, are rounded without limits."""

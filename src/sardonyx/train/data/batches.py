@@ -13,7 +13,7 @@ from sardonyx.base.option_checks import require_count
 from sardonyx.core.ir.types import TensorType, conversion_remedy
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.model.named_arrays import read_named_arrays
-from sardonyx.train.folders import LabeledFiles
+from sardonyx.train.data.folders import LabeledFiles
 
 Batch = Mapping[str, Any] | Sequence[Any]
 """Arrays by name, or in the order of the model's inputs and then the labels."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sardonyx.train.forward import Forward
-from sardonyx.train.step import loss_gradients
+from sardonyx.train.step.forward import Forward
+from sardonyx.train.step.step import loss_gradients
 
 if TYPE_CHECKING:
     from sardonyx.compiler.program import Program

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import OptionError
-from sardonyx.train.batches import Batches, Data
-from sardonyx.train.forward import LOSS, Forward, build_forward
-from sardonyx.train.inference import Inference
-from sardonyx.train.metrics import Mean, Part
-from sardonyx.train.training_step import TrainingStep
+from sardonyx.train.data.batches import Batches, Data
+from sardonyx.train.step.forward import LOSS, Forward, build_forward
+from sardonyx.train.step.inference import Inference
+from sardonyx.train.trainer.metrics import Mean, Part
+from sardonyx.train.trainer.training_step import TrainingStep
 
 
 class Evaluation(TrainingStep):

@@ -10,9 +10,9 @@ import numpy as np
 
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError
-from sardonyx.train.gradient_lengths import length_type
-from sardonyx.train.state_program import StateProgram
-from sardonyx.train.step import Step, StepOptions
+from sardonyx.train.step.gradient_lengths import length_type
+from sardonyx.train.step.state_program import StateProgram
+from sardonyx.train.step.step import Step, StepOptions
 
 Reduce = Callable[[list[np.ndarray]], object]
 """A function that replaces arrays by their means over processes, in place."""

@@ -9,8 +9,8 @@ from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.names import node_label
-from sardonyx.train.parameters import find_parameters
-from sardonyx.train.trainable_models import trainable_form
+from sardonyx.train.trainable.parameters import find_parameters
+from sardonyx.train.trainable.trainable_models import trainable_form
 
 _AXES = {"MatMul": 1, "Conv": 0}
 """The axis of output channels of a weight; that of Gemm depends on ``transB``."""

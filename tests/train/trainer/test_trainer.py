@@ -17,7 +17,7 @@ from onnx import parser
 import sardonyx
 from sardonyx import train
 from sardonyx.errors import ExecutionError, FeedError, ModelFileError, OptionError, SardonyxError
-from sardonyx.train.step_programs import StepPrograms
+from sardonyx.train.step.step_programs import StepPrograms
 from tests.train.networks import classifier, images, points, regression
 
 

@@ -14,14 +14,14 @@ import numpy as np
 from sardonyx.base.option_checks import require_count
 from sardonyx.base.signals import interrupted_after
 from sardonyx.errors import OptionError
-from sardonyx.train.batches import Batches, Data
-from sardonyx.train.callbacks import Callback, Moment, checked_callbacks, require_metric, require_watched
-from sardonyx.train.checkpoints import checkpoint_file, read_checkpoint, write_checkpoint
-from sardonyx.train.forward import LOSS
-from sardonyx.train.history import History
-from sardonyx.train.progress import progress_line
-from sardonyx.train.results import Results
+from sardonyx.train.data.batches import Batches, Data
 from sardonyx.train.schedules import Plateau
+from sardonyx.train.step.forward import LOSS
+from sardonyx.train.trainer.callbacks import Callback, Moment, checked_callbacks, require_metric, require_watched
+from sardonyx.train.trainer.checkpoints import checkpoint_file, read_checkpoint, write_checkpoint
+from sardonyx.train.trainer.history import History
+from sardonyx.train.trainer.progress import progress_line
+from sardonyx.train.trainer.results import Results
 
 
 class Trainer(Results):

@@ -20,13 +20,13 @@ from sardonyx.core.transform.mixed_precision import with_narrow_products
 from sardonyx.core.transform.rematerialization import Segments, gradient_in_segments
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import OptionError
-from sardonyx.train.forward import Forward
-from sardonyx.train.gradient_lengths import length_of, length_type
 from sardonyx.train.losses.loss import shape_of
 from sardonyx.train.optimizers import SAM, Optimizer
 from sardonyx.train.optimizers.optimizer import Slot
-from sardonyx.train.privacy import Privacy, private_gradients
-from sardonyx.train.row_gradients import RowGradient, row_gradient, rows_at, with_rows
+from sardonyx.train.step.forward import Forward
+from sardonyx.train.step.gradient_lengths import length_of, length_type
+from sardonyx.train.step.privacy import Privacy, private_gradients
+from sardonyx.train.step.row_gradients import RowGradient, row_gradient, rows_at, with_rows
 
 Precision = Literal["float32", "bf16"]
 """The type of products in a step."""

@@ -1,0 +1,1 @@
+"""Training data: batches of arrays, files, folders and loaders."""

@@ -1,0 +1,1 @@
+"""The forward pass, its gradients and the update, as compiled programs over one state."""

@@ -1,0 +1,1 @@
+"""`Trainer`: epochs, checkpoints, callbacks and results."""
