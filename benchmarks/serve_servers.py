@@ -69,11 +69,15 @@ Server(path, http="127.0.0.1:" + http, grpc="127.0.0.1:" + grpc, grpc_engine=eng
 
 TRITON_CONFIG = """
 backend: "onnxruntime"
-max_batch_size: 64
-dynamic_batching { }
 parameters { key: "intra_op_thread_count" value: { string_value: "1" } }
 """
 """One thread a run: threads of ONNX Runtime bind themselves to processors beyond the server's."""
+
+TRITON_BATCHING = """
+max_batch_size: 64
+dynamic_batching { }
+"""
+"""For models of which all inputs and outputs have an open first size: Triton loads no other model with them."""
 
 FLOOR = """
 import asyncio, sys
@@ -166,7 +170,16 @@ def write_repository(repository: Path, models: list[Path]) -> None:
         folder = repository / model.stem
         (folder / "1").mkdir(parents=True)
         shutil.copy(model, folder / "1" / "model.onnx")
-        (folder / "config.pbtxt").write_text(TRITON_CONFIG)
+        (folder / "config.pbtxt").write_text(TRITON_CONFIG + TRITON_BATCHING * has_open_batch(model))
+
+
+def has_open_batch(model: Path) -> bool:
+    """Return True if the first size of every input and output is open."""
+    graph = onnx.load(model, load_external_data=False).graph
+    defaults = {tensor.name for tensor in graph.initializer}
+    values = [value for value in (*graph.input, *graph.output) if value.name not in defaults]
+    shapes = [value.type.tensor_type.shape.dim for value in values]
+    return all(shape and not shape[0].HasField("dim_value") for shape in shapes)
 
 
 @dataclass
