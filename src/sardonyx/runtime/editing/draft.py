@@ -78,7 +78,7 @@ class Draft:
                 self._require_free(name)
                 self._names.fresh(name)
         name = self._new_node_name(node.name, node.op_type)
-        self._connect(built(node, node.inputs or (), outputs, name, self._imports(node)))
+        self._connect(built(node, node.inputs or (), outputs, name, self._imports(node.domain)))
         return self._record(f"add_node {name} ({node.op_type})", name)
 
     def remove_node(self, name: str) -> None:
@@ -128,8 +128,7 @@ class Draft:
         for output in outputs:
             if output and output not in former:
                 self._require_free(output)
-                self._names.fresh(output)
-        new = built(node, inputs, outputs, node.name or old.name or "", self._imports(node))
+        new = built(node, inputs, outputs, node.name or old.name or "", self._imports(node.domain))
         own = {str(value.name) for value in read_by(new)}
         lost = [
             output for output, value in former.items() if output not in outputs and (_is_read(value) or output in own)
@@ -138,6 +137,9 @@ class Draft:
             raise EditError(f"the new node does not compute {', '.join(lost)}, which is read.", where=node_label(old))
         if node.name is not None and node.name != old.name:
             self._new_node_name(node.name, node.op_type)
+        for output in outputs:
+            if output and output not in former:
+                self._names.fresh(output)
         self.model.graph.insert_after(old, new)
         self._connect(new, listed=True)
         for value in new.outputs:
@@ -198,11 +200,11 @@ class Draft:
         if is_output and value.producer() is None:
             raise EditError("an output without a producer cannot have another value.", where=tensor)
         name = self._new_node_name(name, f"{tensor}_{op}")
-        if is_output:
-            self._rename(value, self._names.fresh(f"{tensor}_before_{op}"))
+        source = self._names.fresh(f"{tensor}_before_{op}") if is_output else tensor
         result = tensor if is_output else self._names.fresh(f"{tensor}_{op}")
-        node = Node(op, domain=domain, **attributes)
-        inserted = built(node, [str(value.name)], [result], name, self._imports(node))
+        inserted = built(Node(op, domain=domain, **attributes), [source], [result], name, self._imports(domain))
+        if is_output:
+            self._rename(value, source)
         readers = list(value.uses())
         before = value.producer()
         if before is not None and before.graph is self.model.graph:
@@ -325,6 +327,16 @@ class Draft:
             TypeMismatchError: The array has another element type, or a list has elements that this type cannot
                 represent.
         """
+        self._assign(*self._new_elements(name, array))
+
+    def update_weights(self, weights: Mapping[str, Any]) -> None:
+        """Set the elements of several weights, or of none if one is refused; see :meth:`set_weight`."""
+        for value, tensor in [self._new_elements(name, array) for name, array in weights.items()]:
+            self._assign(value, tensor)
+        self.changes[-len(weights) :] = [f"update_weights of {len(weights)}"] * bool(weights)
+
+    def _new_elements(self, name: str, array: Any) -> tuple[ir.Value, ir.TensorProtocol]:
+        """Return a weight and its new elements; see :meth:`set_weight`."""
         value = self._value(name)
         old = facts.constant_tensor(value) or value.const_value
         if old is None:
@@ -332,7 +344,11 @@ class Draft:
         new = _tensor(name, _elements(name, array, old.dtype))
         if new.dtype != old.dtype:
             raise TypeMismatchError(f"expected elements of type {old.dtype}, got {new.dtype}.", where=name)
-        if tuple(new.shape) != tuple(old.shape):
+        return value, new
+
+    def _assign(self, value: ir.Value, new: ir.TensorProtocol) -> None:
+        old = facts.constant_tensor(value) or value.const_value
+        if old is None or tuple(new.shape) != tuple(old.shape):
             self.is_structural = True
             value.shape = ir.Shape(new.shape.numpy())
             self._touched.update(output for use in value.uses() for output in use.node.outputs)
@@ -341,13 +357,7 @@ class Draft:
             node.attributes.clear()
             node.attributes["value"] = ir.AttrTensor("value", new)
         value.const_value = new
-        self._record(f"set_weight {name}")
-
-    def update_weights(self, weights: Mapping[str, Any]) -> None:
-        """Set the elements of several weights; see :meth:`set_weight`."""
-        for name, array in weights.items():
-            self.set_weight(name, array)
-        self.changes[-len(weights) :] = [f"update_weights of {len(weights)}"] * bool(weights)
+        self._record(f"set_weight {value.name}")
 
     # Whole models.
 
@@ -445,16 +455,16 @@ class Draft:
         self._node_names.fresh(name)
         return name
 
-    def _imports(self, node: Node) -> Mapping[str, int]:
-        """Return the operator sets, including the set of the node's domain."""
-        imports = self.model.graph.opset_imports
-        domain = node.domain
+    def _imports(self, domain: str) -> Mapping[str, int]:
+        """Return the operator sets that the graph imports once it has a node of a domain."""
+        imports = dict(self.model.graph.opset_imports)
         if domain not in imports and not (domain == "ai.onnx" and "" in imports):
             imports[domain] = _STANDARD_OPSETS.get(registry.canonical(domain), 1)
         return imports
 
     def _connect(self, node: ir.Node, *, listed: bool = False) -> None:
         """Connect a built node to existing values and placeholders, and define its outputs."""
+        self.model.graph.opset_imports.update(self._imports(node.domain))
         if not listed:
             self.model.graph.append(node)
         for value in set(read_by(node)):
