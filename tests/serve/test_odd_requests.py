@@ -20,10 +20,12 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 from sardonyx.errors import RequestError, ResourceError
 from sardonyx.serve import Model, Server
 from sardonyx.serve.dispatch.answer_cache import AnswerCache
+from sardonyx.serve.grpc.conversion import parsed_request
 from sardonyx.serve.models.model import ServedModel
 from sardonyx.serve.observation.statistics import Statistics
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol import json_codec
+from sardonyx.serve.protocol.messages import message_class
 from sardonyx.serve.protocol.requests import Answer, InferRequest, Output
 from tests.serve.conftest import Client, tensor
 from tests.serve.models import HEAD, proto, session
@@ -230,6 +232,20 @@ def test_a_region_whose_object_shrinks_is_refused(admin: Client) -> None:
     finally:
         admin.post(f"{region}/unregister")
         file.unlink()
+
+
+@pytest.mark.parametrize("name", ["shared_memory_offset", "shared_memory_byte_size"])
+def test_a_place_without_a_region_is_refused(open_server: Server, admin: Client, name: str) -> None:
+    place = {name: 8}
+    assert admin.infer("net", [{**X, "parameters": place}]).status == 400
+    assert admin.infer("net", [X], outputs=[{"name": "y", "parameters": place}]).status == 400
+    for part in ("inputs", "outputs"):
+        call = message_class("ModelInferRequest")(model_name="net", raw_input_contents=[bytes(16)])
+        call.inputs.add(name="x", datatype="FP32", shape=[1, 4])
+        call.outputs.add(name="y")
+        getattr(call, part)[0].parameters[name].int64_param = 8
+        with pytest.raises(RequestError, match="requires shared_memory_region"):
+            parsed_request(open_server.service, call)
 
 
 def test_flags_in_a_region_are_checked(open_server: Server, admin: Client) -> None:

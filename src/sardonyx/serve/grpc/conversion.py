@@ -10,6 +10,7 @@ from sardonyx.errors import RequestError
 from sardonyx.serve.operations.parameters import flag, require_id, set_parameters
 from sardonyx.serve.operations.requested_outputs import requested_output
 from sardonyx.serve.operations.service import Service
+from sardonyx.serve.operations.shared_memory import require_region
 from sardonyx.serve.protocol import datatypes
 from sardonyx.serve.protocol.datatypes import Datatype
 from sardonyx.serve.protocol.limits import elements_of, require_rank
@@ -52,7 +53,9 @@ def parsed_request(service: Service, message: Any) -> InferRequest:
                 values.get("shared_memory_byte_size"), datatype, shape,
             )  # fmt: skip
             request.size += tensor_bytes(request.inputs[name])
-        elif len(raw):
+            continue
+        require_region(part.parameters, name[:64])
+        if len(raw):
             if used >= len(raw):
                 raise RequestError(f"expected raw contents of every input, got {len(raw)}.", where=name[:64])
             if part.HasField("contents"):

@@ -11,6 +11,7 @@ from sardonyx.errors import RequestError
 from sardonyx.serve.operations.parameters import require_id, set_parameters
 from sardonyx.serve.operations.requested_outputs import requested_output
 from sardonyx.serve.operations.service import Service
+from sardonyx.serve.operations.shared_memory import require_region
 from sardonyx.serve.protocol import datatypes, json_codec
 from sardonyx.serve.protocol.datatypes import Datatype, shortened
 from sardonyx.serve.protocol.limits import elements_of
@@ -75,6 +76,7 @@ def _input(service: Service, head: Any, tail: memoryview, offset: int) -> tuple[
     name, shape, parameters = head.name, head.shape, head.parameters
     datatype = datatypes.named(head.datatype, name[:64])
     if parameters:
+        require_region(parameters, name[:64])
         size = parameters.get("binary_data_size")
         if size is not None:
             if _has_data(head):

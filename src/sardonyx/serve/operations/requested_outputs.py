@@ -8,6 +8,7 @@ from typing import Any
 from sardonyx.errors import RequestError
 from sardonyx.serve.operations.parameters import whole
 from sardonyx.serve.operations.service import Service
+from sardonyx.serve.operations.shared_memory import require_region
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.requests import RequestedOutput
 
@@ -16,7 +17,7 @@ def requested_output(service: Service, name: str, parameters: Mapping[str, Any])
     """Return a requested output with the meaning of its parameters.
 
     Raises:
-        RequestError: A parameter has another type, or names an unknown region.
+        RequestError: A parameter has another type, names an unknown region, or requires a region that none names.
     """
     if not parameters:
         return RequestedOutput(name)
@@ -27,6 +28,7 @@ def requested_output(service: Service, name: str, parameters: Mapping[str, Any])
     if classes > 1_000_000:
         raise RequestError("expected at most 1,000,000 classes.", where="classification")
     destination = None
+    require_region(parameters, name[:64])
     region = parameters.get("shared_memory_region")
     if region is not None:
         span = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")

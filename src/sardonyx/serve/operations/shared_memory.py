@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,18 @@ class SharedMemory:
             raise RequestError(
                 "shared memory is off.", kind="unsupported", remedy="Start the server with --allow-client-shm."
             )
+
+
+def require_region(parameters: Mapping[str, Any], where: str) -> None:
+    """Refuse the place of a tensor in a region that no parameter names.
+
+    Raises:
+        RequestError: There is an offset or a size, and no region.
+    """
+    if parameters.get("shared_memory_region") is None:
+        for name in ("shared_memory_offset", "shared_memory_byte_size"):
+            if name in parameters:
+                raise RequestError(f"{name} requires shared_memory_region.", where=where)
 
 
 def _size(value: object, where: str) -> int:
