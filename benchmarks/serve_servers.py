@@ -77,7 +77,7 @@ TRITON_BATCHING = """
 max_batch_size: 64
 dynamic_batching { }
 """
-"""For models of which all inputs and outputs have an open first size: Triton loads no other model with them."""
+"""For models whose inputs and outputs have an open first size: Triton refuses others with it."""
 
 FLOOR = """
 import asyncio, sys

@@ -1,13 +1,12 @@
 """Fuzz the parsers of the server with damaged requests, in one process without sockets.
 
-Run from the root of the repository: ``python tools/fuzz_requests.py --inputs 10000000 --seed 0``. An eighth of the
+Run from the root of the repository: ``python tools/fuzz_requests.py --inputs 10000000 --seed 0``. A seventh of the
 inputs each goes to:
 
 - ``http``, ``grpc``: well-formed requests of all kinds, damaged, in pieces, to a new connection;
 - ``http-drawn``, ``grpc-drawn``: requests by chance, damaged, after a request that leaves a template for them;
 - ``numbers``: damaged lists of numbers, whose text ends at a page without access, beside the JSON parser;
 - ``messages``: damaged messages of gRPC, behind intact frames;
-- ``values``: damaged strings, tensors and files of settings, beside their named refusals;
 - ``edits``: edits by chance, most of them wrong in some way, with undo of the others.
 
 A finding is an answer of 500 or INTERNAL, a foreign exception, a difference between parsers, or a wrong answer to the
@@ -26,7 +25,6 @@ import json
 import random
 import struct
 import sys
-import tempfile
 import time
 import traceback
 import warnings
@@ -45,47 +43,29 @@ from tests.serve.drawn_requests import MODELS, grpc_call, grpc_message, http_req
 from tests.serve.models import session
 from tests.serve.parser_inputs import SEEDS, Machine, damaged, pieces
 
-from sardonyx.errors import SardonyxError
 from sardonyx.serve.grpc import frames
 from sardonyx.serve.grpc.frames import frame, header_block, settings_frame
-from sardonyx.serve.models.triton_config import read_config
+from sardonyx.serve.operations.free_memory import resident_bytes
 from sardonyx.serve.operations.live_edits import edit, undo
-from sardonyx.serve.protocol import json_codec, number_lists
-from sardonyx.serve.protocol.datatypes import DATATYPES
+from sardonyx.serve.protocol import number_lists
 from sardonyx.serve.protocol.refusals import refusal
-from sardonyx.serve.protocol.strings import parse_strings
 
 DEFECTS = (b"HTTP/1.1 500", b"grpc-status\x0213", b"internal error")
 EACH = 1000
 """Inputs of one kind in a row, after which an intact request must be answered."""
 MOST_TEXT = 8 * PAGE
 PATH = b"POST /v2/models/net/infer HTTP/1.1\r\nHost: h\r\n"
-CONFIG = """
-name: "net" backend: "onnxruntime" max_batch_size: 8 version_policy { latest { num_versions: 2 } }
-input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] allow_ragged_batch: true } ]
-output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]
-batch_input [ { kind: BATCH_ELEMENT_COUNT target_name: "n" data_type: TYPE_INT32 source_input: "x" } ]
-dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 priority_levels: 3
-  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 1000 max_queue_size: 9 } }
-sequence_batching { control_input [ { name: "START"
-  control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] } ] } ]
-  state [ { input_name: "a" output_name: "b" data_type: TYPE_FP32 dims: [ 1 ] } ] }
-model_warmup [ { name: "w" batch_size: 1
-  inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } } } ]
-parameters { key: "intra_op_thread_count" value: { string_value: "1" } }
-"""
 
 
 class Fuzzer:
     """The kinds of inputs, over one service."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self.machine = Machine(list(MODELS), compile="wait")
         self.machine.loop.set_exception_handler(self._uncaught)
         self.errors: list[str] = []
         self._seeds = {wire: make() for wire, make in SEEDS.items()}
         self._edited = session("net")
-        self._config = folder / "config.pbtxt"
         self._text = reserve(MOST_TEXT // PAGE + 1)
         allow(self._text, MOST_TEXT // PAGE)
         self._parse_numbers = number_lists.native_parser()
@@ -93,7 +73,7 @@ class Fuzzer:
         self.kinds: dict[str, Callable[[random.Random], Awaitable[str | None]]] = {
             "http": self._whole("http"), "grpc": self._whole("grpc"), "http-drawn": self._drawn_http,
             "grpc-drawn": self._drawn_grpc, "numbers": self._numbers, "messages": self._message,
-            "values": self._values, "edits": self._edit,
+            "edits": self._edit,
         }  # fmt: skip
 
     def _uncaught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -165,26 +145,6 @@ class Fuzzer:
         state = (ctypes.c_int64 * 2)(1, 0)
         self._parse_numbers(ctypes.cast(address, ctypes.c_char_p), len(text), array.ctypes.data, len(array), state)
 
-    async def _values(self, rng: random.Random) -> str | None:
-        match rng.randrange(3):
-            case 0:
-                words = [rng.randbytes(rng.randrange(9)) for _ in range(rng.randrange(4))]
-                data = damaged(rng, b"".join(struct.pack("<I", len(word)) + word for word in words) or b"\0\0\0\0")
-                work: Callable[[], Any] = lambda: parse_strings(data, len(words), "x")  # noqa: E731
-            case 1:
-                data = damaged(rng, json.dumps(rng.choice(([1, 2.5], [[1], [2]], [True], ["a"], [[], []]))).encode())
-                datatype = DATATYPES[rng.choice(list(DATATYPES))]
-                work = lambda: json_codec.parse_data(data, datatype, [2], "x", False)  # noqa: E731
-            case _:
-                data = damaged(rng, CONFIG.encode())
-                self._config.write_bytes(data)
-                work = lambda: read_config(self._config, "net")  # noqa: E731
-        try:
-            work()
-        except SardonyxError:
-            return None
-        return None
-
     async def intact(self) -> str | None:
         """Send an intact request over each wire; return a finding if the answer is not right."""
         body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[1,1,1,1]}]}'
@@ -194,11 +154,6 @@ class Fuzzer:
         if not right or np.array([16, 20], np.float32).tobytes() not in sent:
             return "an intact request is answered wrongly"
         return None
-
-
-def resident() -> float:
-    """Return the resident memory in MB."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e6
 
 
 def main() -> int:
@@ -221,45 +176,44 @@ def main() -> int:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
         seconds = time.monotonic() - started
         return (f"{counts.total():,} inputs in {seconds:.0f} s ({time.process_time():.0f} s of processor time), "
-                f"{findings} findings, {resident():.0f} MB: {kinds}")  # fmt: skip
+                f"{findings} findings, {resident_bytes() / 1e6:.0f} MB: {kinds}")  # fmt: skip
 
-    with tempfile.TemporaryDirectory(prefix="sardonyx-fuzz-") as text:
-        fuzzer = Fuzzer(Path(text))
-        kinds = arguments.kind or list(fuzzer.kinds)
+    fuzzer = Fuzzer()
+    kinds = arguments.kind or list(fuzzer.kinds)
 
-        def report(finding: str) -> None:
-            nonlocal findings
-            findings += 1
-            if findings <= arguments.shown:
-                print(finding, flush=True)
+    def report(finding: str) -> None:
+        nonlocal findings
+        findings += 1
+        if findings <= arguments.shown:
+            print(finding, flush=True)
 
-        async def block(kind: str, first: int, number: int) -> None:
-            for seed in range(first, first + number):
-                try:
-                    finding = await fuzzer.kinds[kind](random.Random(seed))
-                except Exception:
-                    finding = traceback.format_exc()
-                if finding:
-                    report(f"{kind}, seed {seed}: {finding}")
-            if finding := await fuzzer.intact():
-                report(f"{kind}, after seed {first + number}: {finding}")
+    async def block(kind: str, first: int, number: int) -> None:
+        for seed in range(first, first + number):
+            try:
+                finding = await fuzzer.kinds[kind](random.Random(seed))
+            except Exception:
+                finding = traceback.format_exc()
+            if finding:
+                report(f"{kind}, seed {seed}: {finding}")
+        if finding := await fuzzer.intact():
+            report(f"{kind}, after seed {first + number}: {finding}")
 
-        seed = arguments.seed
-        while counts.total() < arguments.inputs:
-            for kind in kinds:
-                number = min(EACH, arguments.inputs - counts.total())
-                faulthandler.dump_traceback_later(arguments.patience + number * 0.05, exit=True)
-                fuzzer.machine.loop.run_until_complete(block(kind, seed, number))
-                counts[kind] += number
-                for error in fuzzer.errors:
-                    report(f"{kind}, seeds from {seed}: {error}")
-                fuzzer.errors.clear()
-            seed += EACH
-            if time.monotonic() - reported > 60:
-                reported = time.monotonic()
-                print(summary(), flush=True)
-        faulthandler.cancel_dump_traceback_later()
-        fuzzer.machine.close()
+    seed = arguments.seed
+    while counts.total() < arguments.inputs:
+        for kind in kinds:
+            number = min(EACH, arguments.inputs - counts.total())
+            faulthandler.dump_traceback_later(arguments.patience + number * 0.05, exit=True)
+            fuzzer.machine.loop.run_until_complete(block(kind, seed, number))
+            counts[kind] += number
+            for error in fuzzer.errors:
+                report(f"{kind}, seeds from {seed}: {error}")
+            fuzzer.errors.clear()
+        seed += EACH
+        if time.monotonic() - reported > 60:
+            reported = time.monotonic()
+            print(summary(), flush=True)
+    faulthandler.cancel_dump_traceback_later()
+    fuzzer.machine.close()
     print(summary())
     return int(findings > 0)
 

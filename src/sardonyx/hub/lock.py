@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sardonyx.base.artifact_store import write_whole
 from sardonyx.base.neighbour_files import neighbour
@@ -61,13 +62,7 @@ class Lock:
             data = json.loads(content)
             if not isinstance(data, dict) or data.get("version") != 1:
                 raise ValueError('expected an object with "version": 1')
-            models = {
-                str(name): LockedModel(
-                    str(row["revision"]),
-                    {str(file): (str(sum), int(size)) for file, (sum, size) in row["files"].items()},
-                )
-                for name, row in data["models"].items()
-            }
+            models = {name: _locked(row) for name, row in data["models"].items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DownloadError(f"the lock file is malformed: {error}.", where=str(source)) from error
         return cls(source, models)
@@ -99,6 +94,18 @@ class Lock:
             write_whole(self.path, (json.dumps({"version": 1, "models": models}, indent=2) + "\n").encode())
         except OSError as error:
             raise DownloadError(f"cannot be written: {error.strerror}.", where=str(self.path)) from error
+
+
+def _locked(row: dict[str, Any]) -> LockedModel:
+    """Return the model of a row of a lock file; raises the errors of malformed files."""
+    revision, files = row["revision"], {name: (digest, size) for name, (digest, size) in row["files"].items()}
+    for text in (revision, *(digest for digest, _ in files.values())):
+        if not isinstance(text, str):
+            raise TypeError(f"expected a text, got {text!r}")
+    for _, size in files.values():
+        if type(size) is not int or size < 0:
+            raise TypeError(f"expected a number of bytes, got {size!r}")
+    return LockedModel(revision, files)
 
 
 @contextlib.contextmanager

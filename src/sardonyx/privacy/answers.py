@@ -86,7 +86,7 @@ def read_policies(path: Path, ledger: Ledger) -> dict[str, PrivateAnswers]:
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"the policies cannot be read: {error}.", where=str(path)) from error
     policies = {}
     try:

@@ -58,7 +58,7 @@ def read_policy(path: str | os.PathLike[str]) -> Policy:
     try:
         with source.open("rb") as file:
             data = tomllib.loads(file.read(_MAX_BYTES).decode())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SignatureError(f"the policy cannot be read: {error}.", where=str(source)) from error
     verifiers = data.pop("verifier", [])
     unsigned = data.pop("unsigned", "refuse")
@@ -72,7 +72,7 @@ def _verifier(entry: dict[str, Any], source: Path) -> Verifier:
     if (
         entry
         or not isinstance(certificates, list)
-        or not all(isinstance(name, str) for name in [key or "", *certificates])
+        or not all(isinstance(name, str) for name in ["" if key is None else key, *certificates])
     ):
         raise OptionError("expected `public_key` or `certificates`, as texts.", where=str(source))
     folder = source.parent

@@ -329,6 +329,7 @@ def _signed_names(signature: Path) -> list[str]:
     try:
         statement = json.loads(base64.b64decode(json.loads(content)["dsseEnvelope"]["payload"], validate=True))
         names = [str(entry["name"]) for entry in statement["predicate"]["resources"]]
+        "".join(names).encode()  # Refuses halves of surrogate pairs, which no file has in its name.
     except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
         raise SignatureMismatchError(
             "expected a signature in the format of OpenSSF Model Signing.", where=where
