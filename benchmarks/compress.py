@@ -35,7 +35,7 @@ import rich.table
 import report
 import tables
 from compress_quantizers import SECTIONS
-from compress_tasks import MLPERF_TINY, TASKS, TRANSFORMERS, Task, load_task
+from compress_tasks import MLPERF_TINY, STIMULI, TASKS, TRANSFORMERS, Task, load_task
 from sardonyx.compress.evidence import Measurement, metric_change
 
 QUANTIZERS = Path(__file__).with_name("compress_quantizers.py")
@@ -267,7 +267,9 @@ def plot(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what quantization costs, beside other quantizers.")
-    parser.add_argument("--tasks", nargs="*", default=TASKS, help=f"some of {', '.join((*TASKS, *TRANSFORMERS))}")
+    parser.add_argument(
+        "--tasks", nargs="*", default=TASKS, help=f"some of {', '.join((*TASKS, *TRANSFORMERS, *STIMULI))}"
+    )
     parser.add_argument("--sections", nargs="*", default=["static"], choices=list(SECTIONS), help="the comparisons")
     parser.add_argument("--only", nargs="*", default=[], help="quantizers of the sections whose names have these words")
     parser.add_argument("--json", type=Path, help="write every figure here, task by task")

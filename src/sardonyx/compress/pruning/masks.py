@@ -16,10 +16,13 @@ import onnx_ir as ir
 from sardonyx.compress.pruning.compensation import correct_bias
 from sardonyx.compress.pruning.second_order import sparse_rows
 from sardonyx.compress.pruning.shrink import replace_constant, write_constant
+from sardonyx.compress.quantization.placement import RECURRENT, recurrent_label
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_label, value_names
+
+_MASKED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 _PANEL = 128
 """Columns whose zeros are chosen at once by second-order information."""
@@ -96,16 +99,43 @@ def input_axis(node: ir.Node) -> int:
     return 1 if node.op_type == "Gemm" and facts.attribute(node, "transB", 11, 0) else 0
 
 
-def weighted_nodes(model: ir.Model) -> list[ir.Node]:
-    """Return the nodes of the main graph with a constant weight as input 1."""
-    nodes = []
+@dataclass(frozen=True)
+class MaskedInput:
+    """A constant weight that a node of the main graph reads.
+
+    Attributes:
+        node: The node.
+        index: The index of the input: 1, and 2 for the weight of a recurrent layer's state.
+    """
+
+    node: ir.Node
+    index: int = 1
+
+    @property
+    def label(self) -> str:
+        """The name of the node, for recurrent layers with that of the input."""
+        is_recurrent = self.node.op_type in RECURRENT
+        return recurrent_label(self.node, self.index) if is_recurrent else node_label(self.node)
+
+    def is_excluded(self, exclude: Collection[str]) -> bool:
+        """Return True if the name of the weight, of the node, or the operator is among names."""
+        return not {self.label, node_label(self.node), self.node.op_type}.isdisjoint(exclude)
+
+
+def weighted_inputs(model: ir.Model) -> list[MaskedInput]:
+    """Return the constant weights of the main graph."""
+    weights = []
     for node in model.graph:
-        if node.domain not in ("", "ai.onnx") or node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+        if node.domain not in ("", "ai.onnx") or node.op_type not in (*_MASKED, *RECURRENT):
             continue
-        shape = facts.static_shape(node.inputs[1])
-        if facts.is_constant(node.inputs[1]) and shape is not None and len(shape) >= 2 and 0 not in shape:
-            nodes.append(node)
-    return nodes
+        is_recurrent = node.op_type in RECURRENT
+        for index in (1, 2) if is_recurrent else (1,):
+            shape = facts.static_shape(node.inputs[index])
+            if not facts.is_constant(node.inputs[index]) or shape is None or 0 in shape:
+                continue
+            if len(shape) == 3 if is_recurrent else len(shape) >= 2:
+                weights.append(MaskedInput(node, index))
+    return weights
 
 
 def mask_weights(
@@ -138,15 +168,15 @@ def mask_weights(
     layers = []
     corrected = 0
     losses: dict[ir.Value | None, np.ndarray] = {}
-    nodes = weighted_nodes(model)
-    maskable = {node for node in nodes if node_label(node) not in exclude and node.op_type not in exclude}
-    for node in nodes:
-        source, old = node.inputs[0], node.inputs[1]
+    weights = weighted_inputs(model)
+    maskable = {(one.node, one.index) for one in weights if not one.is_excluded(exclude)}
+    for one in weights:
+        node, source, old = one.node, one.node.inputs[0], one.node.inputs[one.index]
         weight = facts.constant(old)
         assert weight is not None and old is not None
         rows = as_rows(node, weight)
         fixed = ""
-        if node not in maskable:
+        if (node, one.index) not in maskable:
             fixed = "excluded"
         elif old in losses:
             fixed = "the weight is shared with a layer that is masked already"
@@ -156,25 +186,27 @@ def mask_weights(
             fixed = f"{channels} input channels are not a multiple of {pattern.of}"
         elif rows.shape[1] % pattern.outputs:
             fixed = f"{rows.shape[1]} outputs are not a multiple of {pattern.outputs}"
+        seen = statistics.get(one.label)
         result = weight
         if not fixed:
-            sparse = _sparse(node, rows.astype(np.float32), share, pattern, criterion, statistics.get(node_label(node)))
+            sparse = _sparse(one, rows.astype(np.float32), share, pattern, criterion, seen)
             result = from_rows(node, sparse, weight.shape).astype(weight.dtype)
-            value = write_constant(model, names, node, 1, result)
+            value = write_constant(model, names, node, one.index, result)
             for use in list(old.uses()):  # Other products by the same weight read the masked one too.
-                if use.node in maskable and use.idx == 1:
-                    replace_constant(model, use.node, 1, value)
+                if (use.node, use.idx) in maskable:
+                    replace_constant(model, use.node, use.idx, value)
             losses[value] = (weight.astype(np.float32) - result.astype(np.float32)).astype(weight.dtype)
-        seen = statistics.get(node_label(node))
-        loss = losses.get(node.inputs[1])
+        loss = losses.get(node.inputs[one.index])
         if source is not None and seen is not None and seen.means is not None and loss is not None:
             corrected += correct_bias(model, node, loss, seen.means)
         zeros = int(result.size - np.count_nonzero(result))
-        layers.append(MaskedLayer(node_label(node), node.op_type, int(result.size), zeros, fixed))
+        layers.append(MaskedLayer(one.label, node.op_type, int(result.size), zeros, fixed))
     return tuple(layers), corrected
 
 
 def _input_axis(node: ir.Node, weight: np.ndarray) -> int:
+    if node.op_type in RECURRENT:
+        return 2
     return input_axis(node) if node.op_type != "MatMul" else weight.ndim - 2
 
 
@@ -184,6 +216,8 @@ def as_rows(node: ir.Node, weight: np.ndarray) -> np.ndarray:
     if node.op_type == "Conv":
         groups = int(facts.attribute(node, "group", 11, 1))
         return np.ascontiguousarray(moved).reshape(groups, weight.shape[0] // groups, -1)
+    if node.op_type in RECURRENT:  # All directions read the same inputs.
+        return np.ascontiguousarray(moved).reshape(1, -1, moved.shape[-1])
     groups = _input_groups(node)
     return np.ascontiguousarray(moved.reshape(-1, groups, moved.shape[-1] // groups).transpose(1, 0, 2))
 
@@ -192,7 +226,7 @@ def from_rows(node: ir.Node, rows: np.ndarray, shape: tuple[int, ...]) -> np.nda
     """Return matrices of :func:`as_rows` in the shape of the weight."""
     axis = _input_axis(node, np.empty(shape, bool))
     moved = [size for index, size in enumerate(shape) if index != axis]
-    if node.op_type != "Conv":
+    if node.op_type != "Conv" and node.op_type not in RECURRENT:
         rows = rows.transpose(1, 0, 2)
     return np.ascontiguousarray(np.moveaxis(rows.reshape(*moved, shape[axis]), -1, axis))
 
@@ -203,10 +237,10 @@ def _input_groups(node: ir.Node) -> int:
 
 
 def _sparse(
-    node: ir.Node, rows: np.ndarray, share: float, pattern: Pattern, criterion: str, seen: SiteInput | None
+    one: MaskedInput, rows: np.ndarray, share: float, pattern: Pattern, criterion: str, seen: SiteInput | None
 ) -> np.ndarray:
     """Return the rows of one layer with zeros."""
-    order = _taps_outermost(node, rows.shape[2])
+    order = _taps_outermost(one.node, rows.shape[2])
     moment = None if seen is None else seen.second_moment
     if criterion == "sparsegpt" and moment is not None:
         panel = max(_PANEL // pattern.of, 1) * pattern.of
@@ -214,7 +248,7 @@ def _sparse(
         def choose(importance: np.ndarray) -> np.ndarray:
             return _stays(importance, share, pattern, by_row=False)
 
-        _require_finite(node, rows, moment)
+        _require_finite(one, rows, moment)
         inner = [sparse_rows(group, moment[i][np.ix_(order, order)], choose, panel) for i, group in enumerate(rows)]
         return np.stack(inner).astype(rows.dtype)
     importance = np.abs(rows)
@@ -224,7 +258,7 @@ def _sparse(
         size = seen.magnitudes.reshape(len(rows), -1).astype(np.float32)
         if rows.shape[2] % size.shape[1] == 0:
             importance = importance * np.tile(size, rows.shape[2] // size.shape[1])[:, None]
-    _require_finite(node, importance)
+    _require_finite(one, importance)
     flat = np.square(importance).reshape(-1, rows.shape[2])
     stays = _stays(flat, share, pattern, by_row=criterion in ("wanda", "sparsegpt")).reshape(rows.shape)
     return np.where(stays, rows, np.float32(0))
@@ -238,10 +272,10 @@ def _taps_outermost(node: ir.Node, depth: int) -> np.ndarray:
     return np.arange(depth).reshape(shape[1], -1).T.reshape(-1)
 
 
-def _require_finite(node: ir.Node, *arrays: np.ndarray) -> None:
+def _require_finite(one: MaskedInput, *arrays: np.ndarray) -> None:
     if not all(np.isfinite(array).all() for array in arrays):
         raise EvaluationError(
-            "expected finite weights and activations, got infinity or NaN.", where=node_label(node),
+            "expected finite weights and activations, got infinity or NaN.", where=one.label,
             remedy="Repair the weights, or exclude the node.",
         )  # fmt: skip
 

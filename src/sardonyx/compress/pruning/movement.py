@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.pruning.channels import UNNUMBERED, Axis, ChannelGraph, SizeEntry, is_constant
+from sardonyx.compress.pruning.packing import divided_parts, selected_axes
 from sardonyx.rewrite import facts
 
 SEVERAL_RESULTS = ("Split",)
@@ -48,6 +49,14 @@ def _regroup(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
     after = node.outputs[0].shape
     if before is None or after is None:
         return False
+    parts = _divided_parts(graph, node, axis, list(before), list(after), opset)
+    if parts is not None:
+        if node.op_type == "Reshape" and not _record_size(
+            graph, node, 1, parts.index, parts.ids, copies=False, allowzero=_allowzero(node, opset)
+        ):
+            return False
+        graph.axes[node.outputs[0]] = parts
+        return True
     candidates = [
         (kind, -size, index)
         for index, size in enumerate(after)
@@ -67,6 +76,23 @@ def _regroup(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
             return False
     graph.axes[node.outputs[0]] = Axis(index, ids)
     return True
+
+
+def _divided_parts(
+    graph: ChannelGraph, node: ir.Node, axis: Axis, before: list[Any], after: list[Any], opset: int
+) -> Axis | None:
+    """Return the axis of heads if the channels are divided into several axes, of which readers select the first."""
+    inner, count = extent(before[axis.index + 1 :]), len(axis.ids)
+    for first in range(len(after) - 1):
+        size, last = 1, first
+        while last < len(after) and isinstance(after[last], int) and size < count:
+            size *= after[last]
+            last += 1
+        if size == count and last - first > 1 and inner is not None and extent(after[last:]) == inner:
+            selected = {one - first for one in selected_axes(node.outputs[0], opset)}
+            parts = divided_parts(graph, axis.ids, tuple(after[first:last]), selected)
+            return None if parts is None else Axis(parts.index + first, parts.ids)
+    return None
 
 
 _SAME, _JOINED, _DIVIDED, _TILED = range(4)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.compress.pruning.channels import UNNUMBERED, Axis, ChannelGraph, Cut, is_constant
 from sardonyx.compress.pruning.movement import MOVEMENT, SEVERAL_RESULTS
+from sardonyx.compress.pruning.packing import PACKING
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
 
@@ -252,5 +253,6 @@ RULES: dict[str, Rule] = {
     "Concat": _concat,
     "Resize": _resize,
     **MOVEMENT,
+    **PACKING,
 }  # fmt: skip
 """The rules by operator; channels that another operator reads stay."""

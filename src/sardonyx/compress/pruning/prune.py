@@ -28,8 +28,9 @@ from sardonyx.compress.pruning.activations import Activations, observe
 from sardonyx.compress.pruning.blocks import RemovedLayer, choose_blocks, contributions, find_blocks, remove_blocks
 from sardonyx.compress.pruning.channels import ChannelGraph
 from sardonyx.compress.pruning.compensation import correct_readers
-from sardonyx.compress.pruning.masks import MaskedLayer, Pattern, mask_weights, weighted_nodes
+from sardonyx.compress.pruning.masks import MaskedLayer, Pattern, mask_weights, weighted_inputs
 from sardonyx.compress.pruning.operators import find_channels
+from sardonyx.compress.pruning.packing import state_split_sizes
 from sardonyx.compress.pruning.scores import output_changes, score_by_changes, score_channels
 from sardonyx.compress.pruning.shrink import (
     LayerChannels,
@@ -41,7 +42,13 @@ from sardonyx.compress.pruning.shrink import (
     stays_after,
 )
 from sardonyx.compress.quantization.calibration import Observation
-from sardonyx.compress.quantization.placement import find_placement, recurrent_notes, without_layers
+from sardonyx.compress.quantization.placement import (
+    RECURRENT,
+    find_placement,
+    recurrent_label,
+    recurrent_notes,
+    without_layers,
+)
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.recovery import distill, reconstruct
 from sardonyx.compress.samples import Data, Preprocess, Split, read_samples, split_samples
@@ -195,7 +202,8 @@ def prune(
         work.remove_layers()
     else:
         work.remove_channels(align)
-    work.notes += recurrent_notes(work.result, "No weight of recurrent layers is pruned")
+    if kind != "sparsity":
+        work.notes += recurrent_notes(work.result, "No weight of recurrent layers is pruned")
     work.recover(steps)
     work.samples.finish()
     outputs: tuple[OutputError, ...] = ()
@@ -273,6 +281,7 @@ class _Work:
 
     def remove_channels(self, align: bool | None) -> None:
         """Remove channels or heads."""
+        state_split_sizes(self.result)
         graph = find_channels(self.result, self.exclude)
         free = free_channels(graph, heads=self.kind == "heads")
         if not free:
@@ -356,13 +365,15 @@ class _Work:
 
     def mask(self, pattern: Pattern) -> None:
         """Set weights to zero."""
-        if not weighted_nodes(self.result):
+        if not weighted_inputs(self.result):
             raise UnsupportedError(f"no weight can be masked: {without_layers(self.result)}.", where=self._where)
         statistics: dict[str, SiteInput] = {}
         if self.samples.exist:
             second = self.criterion in ("wanda", "sparsegpt")
             needs = Needs(self.recovery != "none", magnitudes=self.criterion == "activation", second_moments=second)
-            sites = find_placement(self.result).sites
+            placement = find_placement(self.result)
+            # Weights of recurrent layers are masked too; the state, which the other weight reads, is not observed.
+            sites = [*placement.sites, *(site for site in placement.inner if site.node.op_type in RECURRENT)]
             statistics = Observation(self.result, [], self.samples.stream(), sites, needs).inputs
         layers, corrected = mask_weights(self.result, self.share, pattern, self.criterion, statistics, self.exclude)
         if all(layer.fixed for layer in layers):
@@ -455,6 +466,7 @@ def _require_known(exclude: Collection[str], *models: ir.Model) -> None:
     """Raise OptionError for a name that is neither a node nor an operator of the models."""
     nodes = [node for model in models for graph in facts.graphs_of(model.graph) for node in graph]
     labels = {label for node in nodes for label in (node_label(node), node.op_type)}
+    labels |= {recurrent_label(node, index) for node in nodes if node.op_type in RECURRENT for index in (1, 2)}
     unknown = [name for name in exclude if name not in labels]
     if unknown:
         raise OptionError(f"the model has no node and no operator {', '.join(unknown)}.", where="exclude")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.quantization.placement import WeightSite
+from sardonyx.compress.quantization.placement import RECURRENT, WeightSite
 from sardonyx.compress.quantization.ranges import Statistics
 from sardonyx.compress.quantization.site_inputs import NOTHING, Needs, SiteInput, moments_within
 from sardonyx.errors import EvaluationError
@@ -108,8 +108,9 @@ class Observation:
         shared: dict[object, SiteInput] = {}
         for seed, site in enumerate(sites):
             value = site.input
-            if value is None or site.node.graph is not model.graph or site.is_batched:
-                continue  # Rows of a batched input belong to several matrices.
+            is_apart = site.is_batched and site.node.op_type not in RECURRENT
+            if value is None or site.node.graph is not model.graph or is_apart:
+                continue  # Rows of a batched input belong to several matrices; all directions read the same rows.
             key = str(value.name), SiteInput.geometry(site)
             if key not in shared:
                 shared[key] = SiteInput(site, needs, site.label in within, seed)

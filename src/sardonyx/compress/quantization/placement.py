@@ -204,7 +204,7 @@ def find_placement(model: ir.Model, exclude: Collection[str] = ()) -> Placement:
     graphs = [list(graph) for graph in facts.graphs_of(model.graph)]
     labels = {label for nodes in graphs for node in nodes for label in (node_label(node), node.op_type)}
     recurrent = [node for nodes in graphs for node in nodes if node.op_type in RECURRENT]
-    labels |= {_recurrent_label(node, index) for node in recurrent for index in (1, 2)}
+    labels |= {recurrent_label(node, index) for node in recurrent for index in (1, 2)}
     unknown = [name for name in exclude if name not in labels]
     if unknown:
         raise OptionError(f"the model has no node and no operator {', '.join(unknown)}.", where="exclude")
@@ -231,7 +231,7 @@ def _place_weights(node: ir.Node, placement: Placement, exclude: Collection[str]
     label = node_label(node)
     for index in (1, 2) if node.op_type in RECURRENT else (0,) if node.op_type == "Gather" else (1,):
         site = _site(node, index)
-        name = _recurrent_label(node, index) if node.op_type in RECURRENT else label
+        name = recurrent_label(node, index) if node.op_type in RECURRENT else label
         if isinstance(site, str):
             if node.op_type != "Gather":
                 placement.floats.append(FloatNode(name, node.op_type, site))
@@ -283,7 +283,8 @@ def _recurrent_layers(model: ir.Model) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
-def _recurrent_label(node: ir.Node, index: int) -> str:
+def recurrent_label(node: ir.Node, index: int) -> str:
+    """Return the name of a weight of a recurrent layer, with the letter of the input: W or R."""
     return f"{node_label(node)}[{'WR'[index - 1]}]"
 
 
@@ -310,7 +311,7 @@ def _site(node: ir.Node, index: int) -> WeightSite | str:
     elif node.op_type in RECURRENT:
         if rank != 3:
             return f"the weight has {rank} axes, expected 3"
-        site = WeightSite(node, index, tensor, 1, 2, _recurrent_label(node, index), input=x if index == 1 else None)
+        site = WeightSite(node, index, tensor, 1, 2, recurrent_label(node, index), input=x if index == 1 else None)
     elif node.op_type == "MatMul":
         site = "the weight is a vector" if rank < 2 else WeightSite(
             node, 1, tensor, rank - 1, rank - 2, label, input=x

@@ -1,0 +1,152 @@
+"""Rules of packed queries, keys and values: parts of one product that Gather or Split select, and Attention.
+
+A product may compute queries, keys and values at once. A Reshape then divides its channels into parts, heads and
+elements, e.g. [batch, rows, 3, heads, size], and each reader selects a part. The channels of a head are united over all
+parts, so that a head leaves all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.compress.pruning.channels import UNNUMBERED, Axis, ChannelGraph
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.names import Names, node_label, value_names
+
+_SPLIT_SIZES = 13
+"""The operator set from which the sizes of a Split are an input."""
+
+
+def selected_axes(value: ir.Value, opset: int) -> set[int]:
+    """Return the axes of a value along which its readers select parts, directly or after movements of axes."""
+    rank = facts.rank(value)
+    selected: set[int] = set()
+    pending: list[tuple[ir.Value, list[int | None]]] = [] if rank is None else [(value, list(range(rank)))]
+    while pending:
+        current, origins = pending.pop()
+        for use in current.uses():
+            node = use.node
+            if node.domain or use.idx != 0:
+                continue
+            if node.op_type in ("Gather", "Split"):
+                origin = origins[int(facts.attribute(node, "axis", opset, 0)) % len(origins)]
+                selected |= set() if origin is None else {origin}
+                continue
+            moved = _moved(node, origins, opset)
+            if moved is not None:
+                pending.append((node.outputs[0], moved))
+    return selected
+
+
+def _moved(node: ir.Node, origins: list[int | None], opset: int) -> list[int | None] | None:
+    """Return the origin of each axis of a movement's result; None for other operators."""
+    if node.op_type in ("Identity", "Cast"):
+        return origins
+    if node.op_type == "Transpose":
+        order = facts.attribute(node, "perm", opset, None)
+        return [origins[axis] for axis in order or range(len(origins))[::-1]]
+    if node.op_type not in ("Squeeze", "Unsqueeze"):
+        return None
+    axes = facts.constant_ints(node.inputs[1]) if len(node.inputs) > 1 else facts.attribute(node, "axes", opset, None)
+    if axes is None:
+        return None
+    if node.op_type == "Squeeze":
+        removed = {int(axis) % len(origins) for axis in axes}
+        return [origin for axis, origin in enumerate(origins) if axis not in removed]
+    rest, rank = iter(origins), len(origins) + len(axes)
+    added = {int(axis) % rank for axis in axes}
+    return [None if axis in added else next(rest) for axis in range(rank)]
+
+
+def divided_parts(graph: ChannelGraph, ids: np.ndarray, sizes: tuple[int, ...], selected: set[int]) -> Axis | None:
+    """Return the axis of heads of channels that a Reshape divides, if readers select along the first axis.
+
+    Args:
+        graph: The channels, of which those of a head are united.
+        ids: The channels.
+        sizes: The axes that the channels are divided into.
+        selected: The axes of `sizes` along which readers select parts.
+
+    Returns:
+        The axis, by its index in `sizes`; None if readers do not select along the first axis.
+    """
+    rest = [axis for axis in range(len(sizes)) if axis not in selected and sizes[axis] > 1]
+    if 0 not in selected or not rest or UNNUMBERED in ids:
+        return None
+    index = rest[0]
+    rows = np.moveaxis(ids.reshape(sizes), index, 0).reshape(sizes[index], -1)
+    for row in rows:
+        graph.unite(np.repeat(row[:1], len(row) - 1), row[1:], "")
+        if len(rest) > 1:
+            graph.heads.add(int(row[0]))
+    return Axis(index, np.ascontiguousarray(rows[:, 0]))
+
+
+def state_split_sizes(model: ir.Model) -> None:
+    """Write the known sizes of each Split that divides its axis evenly, so that parts can become smaller."""
+    opset = model.opset_imports.get("", 1)
+    names = Names(value_names(model))
+    for node in model.graph if opset >= _SPLIT_SIZES else ():
+        if node.op_type != "Split" or node.domain or (len(node.inputs) > 1 and node.inputs[1] is not None):
+            continue
+        axis = int(facts.attribute(node, "axis", opset, 0))
+        sizes = [facts.dim_at(output, axis) for output in node.outputs]
+        known = [size for size in sizes if size is not None]
+        if len(known) < len(sizes):
+            continue
+        tensor = ir.tensor(np.array(known, np.int64), name=names.fresh(f"{node.outputs[0].name}_sizes"))
+        value = ir.Value(
+            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([len(known)]), const_value=tensor
+        )
+        model.graph.register_initializer(value)
+        node.attributes.pop("num_outputs", None)
+        node.resize_inputs(2)
+        node.replace_input_with(1, value)
+
+
+def _gather(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    """Continue channels through a selection along another axis."""
+    data, indices = node.inputs[:2]
+    axis, rank, added = (None if data is None else graph.axes.get(data)), facts.rank(data), facts.rank(indices)
+    if indices is not None and indices in graph.axes:
+        return False
+    if axis is None:
+        return True
+    if rank is None or added is None:
+        return False
+    selected = int(facts.attribute(node, "axis", opset, 0)) % rank
+    if selected == axis.index:
+        return False
+    graph.axes[node.outputs[0]] = Axis(axis.index + (added - 1 if axis.index > selected else 0), axis.ids)
+    return True
+
+
+def _attention(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    """Unite the heads of queries, keys and values of four axes; a head of keys serves several queries."""
+    numbered = [graph.axes[value] for value in node.inputs if value is not None and value in graph.axes]
+    if not numbered:
+        return True
+    if len(numbered) != 3 or any(facts.rank(value) != 4 for value in node.inputs[:3]) or any(node.inputs[4:]):
+        return False
+    if any(axis.index != 1 for axis in numbered):
+        return False
+    mask = node.inputs[3] if len(node.inputs) > 3 else None
+    if mask is not None:
+        rank = facts.rank(mask)
+        if mask in graph.axes or rank is None or (rank > 2 and facts.dim_at(mask, rank - 3) != 1):
+            return False
+    queries, keys, values = (axis.ids for axis in numbered)
+    if len(keys) != len(values) or len(queries) % len(keys):
+        return False
+    reason = f"multiplied in Attention '{node_label(node)}'"
+    graph.unite(keys, values, reason)
+    graph.unite(queries, np.repeat(keys, len(queries) // len(keys)), reason)
+    graph.axes[node.outputs[0]] = Axis(1, queries)
+    return True
+
+
+PACKING: dict[str, Callable[[ChannelGraph, ir.Node, int], bool]] = {"Attention": _attention, "Gather": _gather}
+"""The rules by operator."""
