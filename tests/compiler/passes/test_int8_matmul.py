@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.compiler.elementwise import TARGETS
 from tests.core.programs import computed
 
@@ -264,6 +266,57 @@ def test_convolutions_of_integers_are_exact(
     for n, h, w in ((2, 9, 14),) if known else ((2, 9, 14), (1, 5, 5), (1, 6, 31)):
         feeds = [codes(rng, dtype, (n, channels, h, w))]
         np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=8, deadline=None)
+@given(
+    dtype=st.sampled_from([*LIMITS]), channels=st.integers(1, 24), filters=st.integers(1, 24), groups=st.integers(1, 2),
+    window=st.integers(1, 4), stride=st.integers(1, 3), zero=st.sampled_from([0, -7, 9, 127, -128, 255]),
+    cut=st.integers(0, 2), added=st.integers(0, 1), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_transposed_convolutions_of_integers_are_exact(
+    target: str, dtype: DType, channels: int, filters: int, groups: int, window: int, stride: int, zero: int, cut: int,
+    added: int, seed: int,
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(seed)
+    weights = codes(rng, t.INT8, (groups * filters, channels, window, window))
+    zero = int(np.clip(zero, *LIMITS[dtype]))
+    low = max(0, window - 1 - cut)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        w = L.cast(constant(weights, t.INT8), t.INT32)
+        return [
+            L.convolve(
+                L.cast(x, t.INT32) - zero, w, strides=[1, 1], padding=[(low, low + added)] * 2,
+                base_dilation=[stride] * 2, groups=groups,
+            )
+        ]  # fmt: skip
+
+    function = trace("f", body, [TensorType(dtype, (2, groups * channels, 6, 9))])
+    program = compiled(function, target)
+    assert not program.host
+    feeds = [codes(rng, dtype, (2, groups * channels, 6, 9))]
+    np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_transposed_convolutions_of_dequantized_values_multiply_codes(target: str) -> None:
+    rng = np.random.default_rng(2)
+    weights, scales = codes(rng, t.INT8, (24, 16, 2, 2)), rng.uniform(0.01, 0.1, (24, 1, 1, 1)).astype(np.float32)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        real = (L.cast(x, t.FLOAT) - 7.0) * constant(np.float32(0.02), t.FLOAT)
+        w = L.cast(constant(weights, t.INT8), t.FLOAT) * constant(scales, t.FLOAT)
+        w = L.reverse(w, (2, 3))
+        return [L.convolve(real, w, strides=[1, 1], padding=[(1, 1)] * 2, base_dilation=[2, 2])]
+
+    function = trace("f", body, [TensorType(t.UINT8, (1, 16, 5, 7))])
+    program = compiled(function, target)
+    assert narrow(program) == {"INT16"}
+    feeds = [codes(rng, t.UINT8, (1, 16, 5, 7))]
+    (actual,), (expected,) = program.run(feeds), computed(function, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("target", TARGETS)

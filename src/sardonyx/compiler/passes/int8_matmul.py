@@ -139,7 +139,7 @@ def _constant_weights(value: Value, summed: tuple[int, ...]) -> _Weights | None:
         return None
     movements = []
     inner = value
-    while inner.op in _MOVEMENTS:
+    while inner.op in (*_MOVEMENTS, "reverse"):
         movements.append(inner)
         inner = inner.operands[0]
 
@@ -188,7 +188,9 @@ _TILE = 16
 """Approximate number of filters of a register tile."""
 
 
-def _choose_form(terms: np.ndarray, dtype: DType, groups: int, corrected: float, target: Target) -> Form | None:
+def _choose_form(
+    terms: np.ndarray, dtype: DType, groups: int, corrected: float, target: Target, wide: bool = False
+) -> Form | None:
     """Return the first form of the target in which a product is exact, or None.
 
     Args:
@@ -198,12 +200,15 @@ def _choose_form(terms: np.ndarray, dtype: DType, groups: int, corrected: float,
         corrected: Largest share of weight vectors with overflow corrections, for pairs of products beyond 16 bits; 0 if
             the kernel has no corrections.
         target: The processor.
+        wide: True for operands of 16 bits, from which zero points are subtracted.
     """
     low, high = int(terms.min(initial=0)), int(terms.max(initial=0))
     if dtype != t.INT32 and math.prod(terms.shape[1:]) * _WIDEST * max(-low, high) >= 1 << 31:
         return None
     for form in forms(target):
         bits = form.right.bitwidth - 1
+        if wide and form.left in _CODES:
+            continue
         holds = -(1 << bits) <= low and high < 1 << bits and (groups == 1 or terms.shape[2] % form.dot_width == 0)
         if holds and (bits > 8 or not target.saturates or _few_pairs_overflow(terms, form.dot_width, corrected)):
             return form
@@ -337,9 +342,12 @@ def image_operands(
     depth = math.prod(constant_weights.numbers.shape[2:])
     if not depth or not _stays_finite(source, constant_weights, depth):
         return None
-    corrected = _CORRECTED_CONVOLUTION if groups == 1 and set(params["base_dilation"]) == {1} else 0.0
+    # The zeros between the elements of a dilated image are no codes: windows see other sums of weights in each phase.
+    is_dilated = set(params["base_dilation"]) != {1}
+    is_shifted = dtype_of(source.codes) == t.INT8 or (source.zero is not None and not _is_zero(source.zero))
+    corrected = _CORRECTED_CONVOLUTION if groups == 1 and not is_dilated else 0.0
     terms = constant_weights.numbers.reshape(groups * filters, channels, -1).swapaxes(1, 2)
-    form = _choose_form(terms, params["dtype"], groups, corrected, target)
+    form = _choose_form(terms, params["dtype"], groups, corrected, target, is_dilated and is_shifted)
     if _suits_floats(source, constant_weights, params, target):
         floats = _differences(source.codes, source.zero, t.FLOAT)
         wide = constant(constant_weights.numbers.astype(np.float32), t.FLOAT)
@@ -349,8 +357,8 @@ def image_operands(
         # Depthwise: lanes are channels, and the kernel computes in float32, exact below 2**24.
         if depth * _WIDEST * constant_weights.largest >= 1 << 24:
             return None
-        shifted = source.zero is not None and not _is_zero(source.zero)
-        form = Form(t.INT16, t.INT16, 1) if shifted else Form(dtype_of(source.codes), t.INT16, 1)
+        has_zero = source.zero is not None and not _is_zero(source.zero)
+        form = Form(t.INT16, t.INT16, 1) if has_zero else Form(dtype_of(source.codes), t.INT16, 1)
     elif form is None:
         return None
     if form.dot_width == 1 and form.left in _CODES:
@@ -358,8 +366,6 @@ def image_operands(
     else:
         codes, zero = _first_operand(source, form)
     if zero is not None and any(size != 0 for pair in params["padding"] for size in pair):
-        if set(params["base_dilation"]) != {1}:
-            return None
         codes = _pad(codes, [(0, 0), (0, 0), *params["padding"]], _convert(zero, t.UINT8))
         params = {**params, "padding": ((0, 0),) * len(params["padding"])}
     packed = constant(constant_weights.numbers.astype(t.numpy_dtype(form.right)), form.right)
