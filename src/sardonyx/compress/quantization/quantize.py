@@ -136,9 +136,17 @@ def quantize(
     if mode == "weights":
         chosen = replace(chosen, exact_sums=False)
     _require_possible(mode, chosen, form, data, calibration, evaluate, drop)
+    is_unsigned = mode == "static" and chosen.activations == "int8" and not engine.reads_joined_signed
+    if is_unsigned:
+        chosen = replace(chosen, activations="uint8")
     source = load(model)
     rounding = _method(method, chosen, mode, weight_elements(source), has_data=data is not None)
     draft = Draft(source, chosen, mode, rounding, exclude, bias_correction, form, engine, opset)
+    if is_unsigned:
+        draft.notes.append(
+            f"Activations are uint8, with zero points greater by 128 and equal values: {engine.name} computes other "
+            "numbers for convolutions of joined int8."
+        )
     split = None if data is None else split_samples(read_samples(data, draft.source, preprocess))
     draft.learn(split)
     if method == "auto" and mode == "static":

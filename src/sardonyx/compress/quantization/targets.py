@@ -37,6 +37,8 @@ class QuantizationTarget:
             without which OpenVINO computes these weights when it loads a model, as its layers require.
         reads_filter_scales: True if QLinearConv may have a scale for each filter. OpenVINO 2026.4 reads these as the
             scales of channels, and computes other numbers if there are as many.
+        reads_joined_signed: True if convolutions may read joined int8 activations. OpenVINO 2026.4 computes other
+            numbers for a convolution of a Concat of int8, of any scales and zero points; of uint8 the same.
     """
 
     name: str
@@ -49,6 +51,7 @@ class QuantizationTarget:
     whole_blocks: bool = False
     folds_recurrent_weights: bool = True
     reads_filter_scales: bool = True
+    reads_joined_signed: bool = True
 
     @property
     def table(self) -> Target:
@@ -83,7 +86,12 @@ TARGETS: Mapping[str, QuantizationTarget] = {
         QuantizationTarget("portable", saturates=True),
         QuantizationTarget("onnxruntime", vendor=True, saturates=True),
         QuantizationTarget(
-            "openvino", saturates=True, whole_blocks=True, folds_recurrent_weights=False, reads_filter_scales=False
+            "openvino",
+            saturates=True,
+            whole_blocks=True,
+            folds_recurrent_weights=False,
+            reads_filter_scales=False,
+            reads_joined_signed=False,
         ),
         QuantizationTarget("tensorrt", "int8", is_symmetric=True, modes=("static", "weights"), whole_blocks=True),
         QuantizationTarget("native", convolves_integers=True),
