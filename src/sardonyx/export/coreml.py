@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import UnsupportedError
 from sardonyx.export.artifact import Artifact, Options, Refusal, refuse
+from sardonyx.export.decomposition import converted, notes_of
 from sardonyx.export.foreign_converters import operator_counts
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
@@ -442,7 +443,13 @@ def _form(c: Call) -> Any:
 
 def refusals(model: ir.Model, options: Options) -> Iterator[Refusal]:
     """Yield the nodes and inputs without a form in MIL."""
-    yield from _built(model)[1]
+    yield from converted(model, _convert)[2]
+
+
+def _convert(model: ir.Model) -> tuple[tuple[Any, list[Any]], list[Refusal], frozenset[str]]:
+    """Return the MIL program with the types of its inputs, what has no form, and the operators of these nodes."""
+    program, refused, declared = _built(model)
+    return (program, declared), refused, frozenset(one.operator for one in refused if one.operator)
 
 
 def _built(model: ir.Model) -> tuple[Any, list[Refusal], list[Any]]:
@@ -508,10 +515,10 @@ def export(model: ir.Model, options: Options) -> Artifact:
     """
     import coremltools
 
-    program, refused, declared = _built(model)
+    model, (program, declared), refused, replaced = converted(model, _convert)
     refuse("coreml", refused)
     try:
-        converted = coremltools.convert(
+        package = coremltools.convert(
             program,
             source="milinternal",
             convert_to="mlprogram",
@@ -526,8 +533,8 @@ def export(model: ir.Model, options: Options) -> Artifact:
 
     def write(path: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="package-", dir=path.parent) as folder:
-            converted.save(str(Path(folder) / "model.mlpackage"))
+            package.save(str(Path(folder) / "model.mlpackage"))
             (Path(folder) / "model.mlpackage").rename(path)
 
-    notes = [f"open sizes are ranges from 1 to {LARGEST_SIZE}", "integers have 32 bits"]
-    return Artifact(write, None, REASON, forms=operator_counts(model), notes=notes, value=converted.get_spec())
+    notes = [f"open sizes are ranges from 1 to {LARGEST_SIZE}", "integers have 32 bits", *notes_of(replaced)]
+    return Artifact(write, None, REASON, forms=operator_counts(model), notes=notes, value=package.get_spec())

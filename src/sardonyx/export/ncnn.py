@@ -17,6 +17,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.export.artifact import Artifact, Feeds, Options, Refusal, refuse
+from sardonyx.export.decomposition import converted, lacking, notes_of
 from sardonyx.export.foreign_converters import (
     declared,
     input_names,
@@ -29,6 +30,9 @@ from sardonyx.rewrite import facts
 
 MOST_AXES = 4
 """Axes of a tensor without the batch."""
+
+_TODO = re.compile(r"^todo (\w+)", re.MULTILINE)
+"""Operators of ONNX that pnnx has no pass for."""
 
 _CONVERT = """
 import os, sys, pnnx
@@ -83,24 +87,32 @@ def refusals(model: ir.Model, options: Options) -> Iterator[Refusal]:
     broken = list(_broken_rules(model))
     yield from broken
     if not broken:
-        _, problem = _files(model)
-        if problem:
-            yield Refusal("model", "", problem)
+        yield from converted(model, _convert)[2]
 
 
-def _files(model: ir.Model) -> tuple[dict[str, bytes], str]:
-    """Return the files of ncnn and the generated program, or the problem."""
+def _convert(model: ir.Model) -> tuple[dict[str, bytes], list[Refusal], frozenset[str]]:
+    """Return the files of a model, or the refusals and the operators that pnnx names in them."""
+    files, problem, output = _files(model)
+    if not problem:
+        return files, [], frozenset()
+    named = frozenset(_TODO.findall(output))
+    refused = lacking(model, named, "ncnn has no layer for")
+    return {}, refused or [Refusal("model", "", problem)], named
+
+
+def _files(model: ir.Model) -> tuple[dict[str, bytes], str, str]:
+    """Return the files of ncnn and the generated program, the problem, and the output of pnnx."""
     with tempfile.TemporaryDirectory(prefix="sardonyx-ncnn-") as name:
         folder = Path(name)
         model_io.save(model, folder / "model.onnx")
         code, output = python(_CONVERT, (), folder)
         names = ("model.ncnn.param", "model.ncnn.bin", "model_ncnn.py")
         if code or not all((folder / file).is_file() for file in names):
-            return {}, f"pnnx refuses: {last_lines(output) or f'exit code {code}'}"
+            return {}, f"pnnx refuses: {last_lines(output) or f'exit code {code}'}", output
         files = {file: (folder / file).read_bytes() for file in names}
     layers = [line.split()[0] for line in files["model.ncnn.param"].decode().splitlines()[2:] if line.split()]
     foreign = sorted({layer for layer in layers if "." in layer or layer.startswith(("aten", "pnnx", "prim"))})
-    return files, f"ncnn has no layer for {', '.join(foreign)}" if foreign else ""
+    return files, f"ncnn has no layer for {', '.join(foreign)}" if foreign else "", output
 
 
 _BATCH_IN = re.compile(
@@ -116,8 +128,8 @@ def export(model: ir.Model, options: Options) -> Artifact:
         UnsupportedError: ncnn has no form for the model; names tensors, layers and rules.
     """
     refuse("ncnn", list(_broken_rules(model)))
-    files, problem = _files(model)
-    refuse("ncnn", [Refusal("model", "", problem)] if problem else [])
+    model, files, refused, replaced = converted(model, _convert)
+    refuse("ncnn", refused)
     program = files.pop("model_ncnn.py").decode()
     batch_in = {int(m[1]): m[3] or m[2] for m in _BATCH_IN.finditer(program)}
     batch_out = {int(m[1]): m[2] for m in _BATCH_OUT.finditer(program)}
@@ -143,7 +155,7 @@ def export(model: ir.Model, options: Options) -> Artifact:
         run,
         forms=operator_counts(model),
         value=files["model.ncnn.param"].decode(),
-        notes=["inputs are in0, in1, …, outputs out0, out1, …, in the model's order"],
+        notes=["inputs are in0, in1, …, outputs out0, out1, …, in the model's order", *notes_of(replaced)],
     )
 
 

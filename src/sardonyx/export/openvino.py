@@ -15,36 +15,51 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.export.artifact import Artifact, Feeds, Options, Refusal, refuse
+from sardonyx.export.decomposition import converted, lacking, notes_of
 from sardonyx.export.foreign_converters import input_names
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
 
 _UNCONVERTED = re.compile(
     r"(?:No conversion rule found for operations|does not support the following ONNX operations): (.*)"
 )
 
+_FAILED = re.compile(r"Conversion is failed for: (.*)")
+
 _LINES = 3
 """Lines of OpenVINO's message that a refusal repeats."""
 
 
+_Result = tuple[bytes, bytes, Mapping[str, int], Any]
+"""The two files, the number of operations by type, and the compiled model."""
+
+
 def refusals(model: ir.Model, options: Options) -> Iterator[Refusal]:
     """Yield the operators that OpenVINO does not convert, node by node, or the operation that it cannot compile."""
+    yield from converted(model, _convert)[2]
+
+
+def _convert(model: ir.Model) -> tuple[_Result | None, list[Refusal], frozenset[str]]:
+    """Return the conversion of a model, or the refusals and the operators that OpenVINO names in them."""
     try:
-        _compiled(*_files(model)[:2])
+        xml, weights, counts = _files(model)
+        return (xml, weights, counts, _compiled(xml, weights)), [], frozenset()
     except Exception as error:  # The binding has a dozen unrelated classes.
-        yield from _refusals(model, str(error))
+        message = str(error)
+    return None, list(_refusals(model, message)), _named(message)
+
+
+def _named(message: str) -> frozenset[str]:
+    """Return the operators in OpenVINO's list of what it could not convert."""
+    names = (
+        name for pattern in (_UNCONVERTED, _FAILED) for part in pattern.findall(message) for name in part.split(",")
+    )
+    return frozenset(name.strip().rpartition(".")[2].partition("-")[0] for name in names)
 
 
 def _refusals(model: ir.Model, message: str) -> Iterator[Refusal]:
-    listed = _UNCONVERTED.search(message)
-    named = (
-        {name.strip().rpartition(".")[2].partition("-")[0] for name in listed.group(1).split(",")} if listed else set()
-    )
-    nodes = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.op_type in named]
-    for node in nodes:
-        operator = f"{node.domain}::{node.op_type}" if node.domain not in facts.STANDARD else node.op_type
-        yield Refusal(node_label(node), operator, f"OpenVINO has no conversion rule for {operator}")
-    if not nodes:
+    named = _named(message) if _UNCONVERTED.search(message) else frozenset()
+    refused = lacking(model, named, "OpenVINO has no conversion rule for")
+    yield from refused
+    if not refused:
         lines = [line.strip() for line in message.splitlines() if line.strip()]
         yield Refusal("model", "", f"OpenVINO refuses: {' '.join(lines[-_LINES:])[:400]}")
 
@@ -69,18 +84,16 @@ def export(model: ir.Model, options: Options) -> Artifact:
     Raises:
         UnsupportedError: OpenVINO does not convert or compile the model; lists nodes and operators.
     """
-    try:
-        xml, weights, counts = _files(model)
-        compiled = _compiled(xml, weights)
-    except Exception as error:  # The binding has a dozen unrelated classes.
-        refuse("openvino", list(_refusals(model, str(error))))
-        raise
+    model, result, refused, replaced = converted(model, _convert)
+    refuse("openvino", refused)
+    assert result is not None
+    xml, weights, counts, compiled = result
 
     def write(path: Path) -> None:
         path.write_bytes(xml)
         path.with_suffix(".bin").write_bytes(weights)
 
-    return Artifact(write, _runner(compiled, model), forms=counts, value=xml.decode())
+    return Artifact(write, _runner(compiled, model), forms=counts, notes=notes_of(replaced), value=xml.decode())
 
 
 def _compiled(xml: bytes, weights: bytes) -> Any:
