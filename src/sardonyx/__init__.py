@@ -54,7 +54,7 @@ PUBLIC_NAMES = {
     "sardonyx.report.non_finite": ["non_finite"],
     "sardonyx.report.reduction": ["reduce"],
     "sardonyx.report.summary": ["summary"],
-    "sardonyx.rewrite.inference": ["infer_shapes"],
+    "sardonyx.rewrite.analysis.inference": ["infer_shapes"],
     "sardonyx.rewrite.language": ["Refusal", "rule"],
     "sardonyx.rewrite.opset": ["convert_opset"],
     "sardonyx.rewrite.optimize": ["Optimized", "optimize"],

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 import sardonyx
 from sardonyx.errors import SardonyxError, UnsupportedError
 from sardonyx.export.artifact import Options
-from sardonyx.rewrite import inference
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.verify.compare import difference, tolerance
 from sardonyx.runtime import Session
 from tests.ops.differential import case_of

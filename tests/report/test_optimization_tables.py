@@ -12,7 +12,7 @@ from sardonyx.report.latency import Latency
 from sardonyx.report.optimization_page import page
 from sardonyx.report.optimization_tables import before_and_after, explanation, fired_passes, latency_row, verdict_line
 from sardonyx.report.summary import summary
-from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.engine.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, REGISTRY, Expr, Result, rule
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.record import Report

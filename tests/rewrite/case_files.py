@@ -68,7 +68,7 @@ from onnx import helper
 from sardonyx import model as model_io
 from sardonyx.model import text
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.evaluate import ReferenceRunner
 from sardonyx.rewrite.language import REGISTRY, Rule
 from sardonyx.rewrite.rewrite_context import Settings

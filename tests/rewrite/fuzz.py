@@ -32,7 +32,7 @@ from sardonyx import Session
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, InvalidModelError, SardonyxError
 from sardonyx.rewrite import evaluate, pipeline
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT
 from sardonyx.rewrite.rewrite_context import Settings
 from tests.random_cases import cases

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.rewrite_context import Settings
 
 FLOAT, INT64, BOOL, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import evaluate, pipeline
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.models import INT64, STRING, info, model, node
 

@@ -11,7 +11,7 @@ import pytest
 import sardonyx
 from sardonyx import model as model_io
 from sardonyx.errors import RuleError
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import (
     EXACT,
     REGISTRY,

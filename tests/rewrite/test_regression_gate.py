@@ -15,8 +15,8 @@ from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.report.optimization_tables import verdict_line
 from sardonyx.rewrite import measure, regression_gate, targets
-from sardonyx.rewrite.engine import Applied
-from sardonyx.rewrite.fusion_census import census, lost_fusions
+from sardonyx.rewrite.analysis.fusion_census import census, lost_fusions
+from sardonyx.rewrite.engine.engine import Applied
 from sardonyx.rewrite.language import APPROXIMATES, EXACT, REGISTRY, Expr, Result, Rule, rule
 from sardonyx.rewrite.notation import Exp, Log, Mul, Relu
 from sardonyx.rewrite.optimize import optimize

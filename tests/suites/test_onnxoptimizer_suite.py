@@ -15,7 +15,8 @@ import sardonyx
 from sardonyx import model as model_io
 from sardonyx.compat import onnxoptimizer
 from sardonyx.errors import EvaluationError
-from sardonyx.rewrite import inference, pipeline
+from sardonyx.rewrite import pipeline
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.compare import TOLERANCE, difference

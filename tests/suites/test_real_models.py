@@ -20,7 +20,7 @@ import pytest
 
 from sardonyx.model import load
 from sardonyx.ops.evaluation import evaluate_nodes
-from sardonyx.rewrite import inference
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.verify import inputs
 from sardonyx.runtime import Session
 from tests.suites.left_out import JUDGED_APART

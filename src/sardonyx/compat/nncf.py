@@ -18,8 +18,8 @@ from sardonyx.compress.quantization import Scheme
 from sardonyx.compress.quantization import quantize as quantize_model
 from sardonyx.errors import OptionError
 from sardonyx.model import load, to_proto
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 from sardonyx.rewrite.optimize import optimize
 
 

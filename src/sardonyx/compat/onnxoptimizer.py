@@ -22,7 +22,7 @@ from sardonyx.compat.parameters import Parameters, Works
 from sardonyx.compat.rewriting import rewrite_with_retries
 from sardonyx.errors import InvalidModelError, OptionError
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.rewrite_context import Settings
 
 __all__ = ["get_available_passes", "get_fuse_and_elimination_passes", "main", "optimize"]

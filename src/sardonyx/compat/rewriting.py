@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine, PatchFailed, RulesUndoEachOther
+from sardonyx.rewrite.engine.engine import Engine, PatchFailed, RulesUndoEachOther
 from sardonyx.rewrite.language import Rule
 from sardonyx.rewrite.rewrite_context import Settings
 

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import EvaluationError, OptionError
-from sardonyx.rewrite import inference
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.child import IsolatedRunner, uses_own_operators
 from sardonyx.rewrite.verify.search import Search

@@ -20,10 +20,10 @@ from sardonyx.convert.importers import importer_of, ways_of
 from sardonyx.convert.proof import Proof, Witness
 from sardonyx.errors import ConversionError, ModelFileError, OptionError, SardonyxError, VerificationError
 from sardonyx.model.named_arrays import read_named_arrays
+from sardonyx.rewrite.analysis.structure import require_valid
 from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.record import Count
-from sardonyx.rewrite.structure import require_valid
 from sardonyx.rewrite.verify import Verdict
 
 UNPROVED = Verdict("not proved", reason="verification was switched off")

@@ -26,7 +26,8 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import EvaluationError, SardonyxError
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import evaluate, inference
+from sardonyx.rewrite import evaluate
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.verify import Verdict
 from sardonyx.rewrite.verify.compare import difference, is_informative, tolerance, varies
 from sardonyx.rewrite.verify.first_difference import first_difference

@@ -237,7 +237,7 @@ class _Weights:
 
     def _tensor(self, name: str) -> ir.TensorProtocol | None:
         """Return the tensor of an initializer or of a constant's node; None for other names."""
-        from sardonyx.rewrite import facts
+        from sardonyx.rewrite.analysis import facts
 
         graph = self._session.model.graph
         value = graph.initializers.get(name)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from sardonyx.errors import OptionError, VerificationError
 from sardonyx.model.load import Loadable
 from sardonyx.model.node_order import load_sorted
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.rewrite.surgery import extract
 from sardonyx.runtime.profiling.profile import drawn_feeds
 from sardonyx.runtime.session import Session

@@ -31,7 +31,7 @@ from sardonyx.errors import EvaluationError, SardonyxError, UnsupportedError, Ve
 from sardonyx.model.copying import copy_model
 from sardonyx.model.load import DECRYPTED, Loadable, load
 from sardonyx.ops.nodes import kept_calls
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
 from sardonyx.rewrite.verify.search import Search

@@ -44,7 +44,7 @@ class Refusal:
     """A node, value or type without a form in a target.
 
     Attributes:
-        where: The node or tensor, as :func:`sardonyx.rewrite.names.node_label` writes nodes.
+        where: The node or tensor, as :func:`sardonyx.rewrite.analysis.names.node_label` writes nodes.
         operator: The operator, with its domain unless ``ai.onnx``; empty for a tensor.
         rule: The refusing rule of the target, in one sentence.
         remedy: An imperative; empty without one.

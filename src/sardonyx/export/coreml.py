@@ -20,8 +20,8 @@ from sardonyx.errors import UnsupportedError
 from sardonyx.export.artifact import Artifact, Options, Refusal, refuse
 from sardonyx.export.decomposition import converted, notes_of
 from sardonyx.export.foreign_converters import operator_counts
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 
 LARGEST_SIZE = 4096
 """Upper end of the range of an open size."""

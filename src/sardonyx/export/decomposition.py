@@ -18,8 +18,9 @@ from sardonyx.export.artifact import Refusal
 from sardonyx.model.copying import copy_model
 from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.graph import prepare
-from sardonyx.rewrite import facts, inference, opset, pipeline
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite import opset, pipeline
+from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.analysis.names import node_label
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.runtime.compiled.frontend import name_unbound_sizes
 

@@ -24,7 +24,8 @@ from sardonyx.export.targets import Target, exporter_of, target_of
 from sardonyx.model.copying import copy_model
 from sardonyx.model.load import Loadable, require_plain
 from sardonyx.ops.inference import require_runnable
-from sardonyx.rewrite import evaluate, facts, inference
+from sardonyx.rewrite import evaluate
+from sardonyx.rewrite.analysis import facts, inference
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.reshape_inputs import set_input_shapes
 from sardonyx.rewrite.verify import Verdict

@@ -26,7 +26,7 @@ from sardonyx.export.foreign_converters import (
     python,
     run_in_child,
 )
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 MOST_AXES = 4
 """Axes of a tensor without the batch."""

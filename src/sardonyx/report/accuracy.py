@@ -20,8 +20,8 @@ from sardonyx.base.option_checks import require_count
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable
 from sardonyx.report.node_matching import Matching, operator
-from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.analysis.names import node_label
 from sardonyx.rewrite.surgery.extraction import extract
 from sardonyx.rewrite.verify import compare as measure
 from sardonyx.rewrite.verify.inputs import required_inputs

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.model import Loadable
 from sardonyx.report.node_matching import Located, Matching, changed_attributes, chunks, graphs, same_contents
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis.names import node_label
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from sardonyx import model as model_io
 from sardonyx.model import Loadable
 from sardonyx.report.node_matching import graphs, operator
 from sardonyx.report.summary import assigned_shapes, require_sizes, stored_bytes, type_name
-from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.arithmetic import MACS
-from sardonyx.rewrite.names import node_label
-from sardonyx.rewrite.sizes import Sizes
+from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.analysis.arithmetic import MACS
+from sardonyx.rewrite.analysis.names import node_label
+from sardonyx.rewrite.analysis.sizes import Sizes
 
 MOST_ELEMENTS = 8
 """Number of elements of an attribute that are spelled out."""

@@ -14,8 +14,8 @@ from sardonyx.model import Loadable
 from sardonyx.report.accuracy import BUDGET, Side, computed_values, slices
 from sardonyx.report.node_matching import operator
 from sardonyx.report.output_figures import special_counts
-from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.analysis.names import node_label
 
 KINDS = ("NaN", "infinity")
 

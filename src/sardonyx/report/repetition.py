@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from sardonyx.report.accuracy import BUDGET, Side, slices
 from sardonyx.report.node_matching import operator
-from sardonyx.rewrite import inference
-from sardonyx.rewrite.facts import is_random
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import inference
+from sardonyx.rewrite.analysis.facts import is_random
+from sardonyx.rewrite.analysis.names import node_label
 from sardonyx.rewrite.surgery.extraction import extract
 
 ATTEMPTS = 3

@@ -16,9 +16,9 @@ from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Size, product, require_symbols
 from sardonyx.model import Loadable
 from sardonyx.ops.inference import UNNAMED
-from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.arithmetic import MACS
-from sardonyx.rewrite.sizes import Sizes, parsed
+from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.analysis.arithmetic import MACS
+from sardonyx.rewrite.analysis.sizes import Sizes, parsed
 from sardonyx.rewrite.verify.inputs import declared_sizes, open_sizes
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.patterns import A, Guard, Match, Refusal, V
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {

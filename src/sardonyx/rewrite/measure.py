@@ -24,7 +24,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.core.dim import require_symbols
 from sardonyx.errors import EvaluationError, MissingDependencyError
-from sardonyx.rewrite import inference
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.search import Feeds, Search
 

@@ -19,14 +19,15 @@ from sardonyx.errors import OptionError
 from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_model
 from sardonyx.model.node_order import sort_nodes
-from sardonyx.rewrite import inference, pipeline, regression_gate, targets
-from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther
+from sardonyx.rewrite import pipeline, regression_gate, targets
+from sardonyx.rewrite.analysis import inference
+from sardonyx.rewrite.analysis.loadable import describe_types, unloadable_nodes
+from sardonyx.rewrite.analysis.structure import require_structure, require_valid
+from sardonyx.rewrite.engine.engine import Applied, Engine, PatchFailed, RulesUndoEachOther
 from sardonyx.rewrite.language import Rule
-from sardonyx.rewrite.loadable import describe_types, unloadable_nodes
 from sardonyx.rewrite.record import Dropped, Report
 from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.rules.common import lists_weights_by_habit, unlist_weights
-from sardonyx.rewrite.structure import require_structure, require_valid
 from sardonyx.rewrite.verify import Verdict, Verifier
 from sardonyx.rewrite.verify.inputs import require_fit
 from sardonyx.rewrite.verify.random_nodes import number_random_nodes

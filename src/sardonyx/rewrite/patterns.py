@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import RuleError
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.site import Site
 
 

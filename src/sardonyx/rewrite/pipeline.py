@@ -13,8 +13,9 @@ from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import OptionError
 from sardonyx.model.carry import list_only
 from sardonyx.ops.registry import canonical, find
-from sardonyx.rewrite import facts, inference, rules, targets
-from sardonyx.rewrite.engine import Engine, LimitReached
+from sardonyx.rewrite import rules, targets
+from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.engine.engine import Engine, LimitReached
 from sardonyx.rewrite.language import REGISTRY, Exactness, Rule
 from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.sweep import SWEEPS, Sweep

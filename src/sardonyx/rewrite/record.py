@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Applied, Engine
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label, value_names
+from sardonyx.rewrite.engine.engine import Applied, Engine
 from sardonyx.rewrite.language import Exactness
-from sardonyx.rewrite.names import node_label, value_names
 from sardonyx.rewrite.verify import Verdict
 
 NEEDS_OPSET = "needs opset "

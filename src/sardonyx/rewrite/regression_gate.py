@@ -35,8 +35,8 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
-from sardonyx.rewrite.engine import Applied
-from sardonyx.rewrite.fusion_census import census, lost_fusions
+from sardonyx.rewrite.analysis.fusion_census import census, lost_fusions
+from sardonyx.rewrite.engine.engine import Applied
 from sardonyx.rewrite.measure import ENGINES, Latency
 from sardonyx.rewrite.record import Count
 from sardonyx.rewrite.targets import Profile

@@ -15,10 +15,10 @@ import onnx_ir as ir
 
 from sardonyx.errors import ShapeError
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import inference
+from sardonyx.rewrite.analysis import inference
+from sardonyx.rewrite.analysis.inference import InputShapes
 from sardonyx.rewrite.baked.repair import repair_baked_sizes
 from sardonyx.rewrite.baked.trial import compare_with, compare_with_samples
-from sardonyx.rewrite.inference import InputShapes
 from sardonyx.rewrite.pipeline import open_negative_sizes, select, transform
 from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.surgery.interface import annotated, keep_annotations, shown

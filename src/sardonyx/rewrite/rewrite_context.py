@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.model.tensors import tensor_from
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, value_names
-from sardonyx.rewrite.sizes import Sizes
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, value_names
+from sardonyx.rewrite.analysis.sizes import Sizes
 
 
 @dataclass

@@ -6,9 +6,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import Sizes
 from sardonyx.rewrite.rewrite_context import Workspace
-from sardonyx.rewrite.sizes import Sizes
 
 
 class Site:

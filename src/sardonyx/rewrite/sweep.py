@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.errors import RuleError
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import Exactness, Result, Rule
 from sardonyx.rewrite.site import Site
 

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from sardonyx.errors import TypeMismatchError
 from sardonyx.model.copying import copy_model
 from sardonyx.model.tensors import tensor_from
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.weight_dependencies import Query, Record, Weight
 from sardonyx.rewrite.weight_digest import Contents
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import EditError, SardonyxError
 from sardonyx.model import from_proto
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 _IR_VERSION = 10
 

@@ -19,7 +19,7 @@ from sardonyx.core.transform.differentiation import is_differentiable
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, load
-from sardonyx.rewrite.names import Names, value_names
+from sardonyx.rewrite.analysis.names import Names, value_names
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
 from sardonyx.train.step.forward import make_inputs, trace_graph

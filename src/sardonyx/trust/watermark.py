@@ -30,8 +30,8 @@ from sardonyx.errors import OptionError, UnsupportedError, VerificationError
 from sardonyx.model.copying import copy_model
 from sardonyx.model.load import Loadable
 from sardonyx.model.node_order import load_sorted
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.runtime.profiling.profile import drawn_feeds
 from sardonyx.runtime.session import Session
 from sardonyx.trust.encryption.key_text import Key

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from sardonyx.compress.quantization import quantize
 from sardonyx.compress.quantization.placement import find_placement
 from sardonyx.model import load
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.runtime.session import Session
 
 RNG = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from sardonyx.compress.quantization import quantize
 from sardonyx.compress.quantization.plain_forms import write_plain_forms
 from sardonyx.compress.quantization.result import Mode
 from sardonyx.model import load
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.runtime.session import Session
 
 CASES = {

@@ -13,7 +13,7 @@ from sardonyx.compress.quantization.placement import find_placement
 from sardonyx.compress.quantization.range_choice import choose_ranges
 from sardonyx.compress.quantization.scheme import Affine
 from sardonyx.compress.quantization.sensitivity import Probe
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 
 RNG = np.random.default_rng(0)
 SAMPLES = [{"x": RNG.standard_normal((16, 8)).astype(np.float32)} for _ in range(6)]

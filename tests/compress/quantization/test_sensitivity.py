@@ -14,7 +14,7 @@ from sardonyx.compress.quantization.placement import find_placement
 from sardonyx.compress.quantization.scheme import Affine, Scheme
 from sardonyx.compress.quantization.sensitivity import Probe, decibels, give_back, measure_parts
 from sardonyx.compress.quantization.weights import quantize_weight
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from tests.compress.quantization.networks import detector
 
 

@@ -19,7 +19,7 @@ from sardonyx.convert.tflite import translate
 from sardonyx.convert.tflite.file import parse
 from sardonyx.errors import UnsupportedError
 from sardonyx.export.tflite.writer import written
-from sardonyx.rewrite import inference
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.evaluate import ReferenceRunner
 
 LITERT = importlib.util.find_spec("ai_edge_litert") is not None

@@ -8,7 +8,7 @@ from onnx import helper, parser
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.rewrite_context import Settings
 
 TARGET = "onnxruntime"

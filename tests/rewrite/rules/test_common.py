@@ -9,7 +9,7 @@ from onnx import helper
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
 from tests.rewrite.rules.body_maker import BodyMaker, choose, condition

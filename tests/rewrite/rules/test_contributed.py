@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
 from tests.rewrite.rules.onnxruntime_target import TARGET, operators, settled
 

@@ -9,7 +9,7 @@ from onnx import helper, parser
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.fuzz import GraphMaker, Unsuitable, generator, run_many
 from tests.rewrite.rules.onnxruntime_target import TARGET, operators, settled

@@ -11,7 +11,7 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.rewrite_context import Settings
 

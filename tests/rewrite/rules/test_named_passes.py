@@ -8,7 +8,7 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.rules.einsum import matrix_product
 from tests.rewrite.fuzz import GraphMaker, generator, run_many

@@ -14,8 +14,8 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.minimum_cut import Network
+from sardonyx.rewrite.analysis.minimum_cut import Network
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.rules import axis_permutations
 from tests.rewrite.fuzz import Generator, GraphMaker, Unsuitable, check, generator, run_many

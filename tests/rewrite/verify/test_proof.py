@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from sardonyx import model as model_io
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.rewrite.verify import Verdict, Verifier
 from sardonyx.rewrite.verify.search import MEMORY_EXCEEDED, Feeds, Search
 from sardonyx.rewrite.verify.weight_sizes import required_sizes

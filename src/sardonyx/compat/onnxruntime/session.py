@@ -99,7 +99,7 @@ def _raise_load_error(source: Any, error: Exception) -> None:
     """
     from sardonyx.model import load, to_proto
     from sardonyx.ops.registry import canonical
-    from sardonyx.rewrite.structure import require_structure
+    from sardonyx.rewrite.analysis.structure import require_structure
     from sardonyx.runtime.providers.reference import without_definition
 
     if isinstance(error, UnsupportedError):

@@ -23,8 +23,9 @@ from sardonyx.compat.rewriting import rewrite_with_retries, select_passes
 from sardonyx.compress import float16
 from sardonyx.errors import OptionError
 from sardonyx.report.summary import Port, Summary, summary
-from sardonyx.rewrite import inference, pipeline
-from sardonyx.rewrite.engine import Applied
+from sardonyx.rewrite import pipeline
+from sardonyx.rewrite.analysis import inference
+from sardonyx.rewrite.engine.engine import Applied
 from sardonyx.rewrite.rewrite_context import Settings
 
 __all__ = ["OnnxSlimKwargs", "slim"]

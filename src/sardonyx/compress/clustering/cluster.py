@@ -30,8 +30,8 @@ from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samp
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load, to_proto
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.names import Names, value_names
+from sardonyx.rewrite.analysis.inference import infer_shapes
+from sardonyx.rewrite.analysis.names import Names, value_names
 from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
 

@@ -34,8 +34,8 @@ from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samp
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.rewrite.analysis.inference import infer_shapes
+from sardonyx.rewrite.analysis.names import Names, node_names, value_names
 from sardonyx.rewrite.optimize import optimize
 
 ENERGY = 0.99

@@ -33,8 +33,8 @@ from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel
 from sardonyx.compress.samples import require_iterable, require_numbers
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.model import Loadable
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.rewrite.verify.child import IsolatedRunner, uses_own_operators
 from sardonyx.rewrite.verify.inputs import require_fit
 from sardonyx.rewrite.verify.search import Sample, Search

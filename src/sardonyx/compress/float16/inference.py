@@ -20,8 +20,8 @@ from sardonyx.compress.float16.signature import (
     type_name,
 )
 from sardonyx.errors import InvalidModelError
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 
 Attributes = Mapping[str, ir.Attr]
 CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 UNNUMBERED = -1
 """The number of an element that belongs to no channel; the element stays."""

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from sardonyx.compress.pruning.channels import ChannelGraph, Cut
 from sardonyx.compress.pruning.shrink import stays_after, write_constant
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, value_names
 
 
 def correct_bias(model: ir.Model, node: ir.Node, lost: np.ndarray, means: np.ndarray) -> bool:

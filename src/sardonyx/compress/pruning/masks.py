@@ -19,8 +19,8 @@ from sardonyx.compress.pruning.shrink import replace_constant, write_constant
 from sardonyx.compress.quantization.placement import RECURRENT, recurrent_label
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.errors import EvaluationError, OptionError
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_label, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, node_label, value_names
 
 _MASKED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 

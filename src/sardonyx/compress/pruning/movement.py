@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from sardonyx.compress.pruning.channels import UNNUMBERED, Axis, ChannelGraph, SizeEntry, is_constant
 from sardonyx.compress.pruning.packing import divided_parts, selected_axes
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 SEVERAL_RESULTS = ("Split",)
 """Operators whose rules number all results."""

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from sardonyx.compress.pruning.channels import UNNUMBERED, Axis, ChannelGraph, Cut, is_constant
 from sardonyx.compress.pruning.movement import MOVEMENT, SEVERAL_RESULTS
 from sardonyx.compress.pruning.packing import PACKING
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 
 Rule = Callable[[ChannelGraph, ir.Node, int], bool]
 """A function of the graph, a node and the operator set; False if the channels of the inputs must stay."""

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.pruning.channels import UNNUMBERED, Axis, ChannelGraph
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_label, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, node_label, value_names
 
 _SPLIT_SIZES = 13
 """The operator set from which the sizes of a Split are an input."""

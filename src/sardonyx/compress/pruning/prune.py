@@ -55,9 +55,9 @@ from sardonyx.compress.samples import Data, Preprocess, Split, read_samples, spl
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.inference import infer_shapes
+from sardonyx.rewrite.analysis.names import node_label
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
 

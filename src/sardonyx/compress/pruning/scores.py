@@ -11,8 +11,8 @@ import onnx_ir as ir
 from sardonyx.compress.pruning.channels import UNNUMBERED, ChannelGraph
 from sardonyx.errors import EvaluationError, UnsupportedError
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_label, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, node_label, value_names
 from sardonyx.runtime.session import Session
 from sardonyx.train.gradient import gradient
 

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.pruning.channels import ChannelGraph
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_label, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, node_label, value_names
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from sardonyx.compress.quantization.placement import WeightSite
 from sardonyx.compress.quantization.scheme import Affine
 from sardonyx.compress.quantization.weights import QuantizedWeight
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 _CORRECTED = ("Conv", "Gemm", "MatMul")
 

@@ -27,7 +27,7 @@ from sardonyx.compress.quantization.targets import QuantizationTarget
 from sardonyx.compress.quantization.weights import quantize_weight
 from sardonyx.compress.quantization.writer import Writer
 from sardonyx.core.ir import types as t
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 _TYPICAL = "avx2"
 """The processor by whose costs files for other engines are quantized."""

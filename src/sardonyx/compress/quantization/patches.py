@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from sardonyx.compress.quantization.placement import WeightSite
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 
 @dataclass(frozen=True)

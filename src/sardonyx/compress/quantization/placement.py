@@ -20,8 +20,8 @@ import onnx_ir as ir
 
 from sardonyx.base.mapped_files import count_read
 from sardonyx.errors import OptionError
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 PRODUCTS = ("MatMul", "Gemm")

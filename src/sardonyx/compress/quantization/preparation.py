@@ -18,8 +18,8 @@ from sardonyx.compress.quantization.targets import (
 )
 from sardonyx.errors import OptionError
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
 

@@ -21,8 +21,8 @@ from sardonyx.compress.quantization.placement import Placement, WeightSite, find
 from sardonyx.compress.quantization.scheme import Affine
 from sardonyx.compress.quantization.writer import Writer
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 from sardonyx.runtime.session import Session
 
 _LEAST_COST = 2e-3

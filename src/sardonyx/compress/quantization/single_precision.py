@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, node_names, value_names
 
 _OTHERS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")

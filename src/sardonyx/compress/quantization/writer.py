@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.rewrite.analysis.names import Names, node_names, value_names
 
 
 class Writer:

@@ -19,8 +19,8 @@ from sardonyx.compress.quantization.bias_correction import is_per_channel
 from sardonyx.compress.quantization.placement import WeightSite, find_placement
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, value_names
 from sardonyx.runtime.session import Session
 from sardonyx.train.step.forward import make_inputs
 

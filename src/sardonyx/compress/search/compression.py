@@ -38,8 +38,8 @@ from sardonyx.compress.search.workbench import Workbench
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis.inference import infer_shapes
+from sardonyx.rewrite.analysis.names import node_label
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.runtime.profiling.profile import drawn_feeds
 from sardonyx.runtime.session import Session

@@ -21,8 +21,8 @@ from sardonyx.compress.pruning.prune import prune
 from sardonyx.compress.quantization.quantize import quantize
 from sardonyx.compress.search.short_names import shorten_names
 from sardonyx.errors import UnsupportedError
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 
 Feeds = Mapping[str, Any]
 Family = Literal["pruning", "factorization", "precision", "names"]

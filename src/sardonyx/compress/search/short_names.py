@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

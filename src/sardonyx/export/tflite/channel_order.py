@@ -12,7 +12,8 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from sardonyx.export.tflite.operators.windows import can_resize
-from sardonyx.rewrite import facts, inference, pipeline
+from sardonyx.rewrite import pipeline
+from sardonyx.rewrite.analysis import facts, inference
 from sardonyx.rewrite.rewrite_context import Settings
 
 DOMAIN = "sardonyx.channels_last"

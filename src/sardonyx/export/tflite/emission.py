@@ -25,7 +25,7 @@ from sardonyx.export.tflite.file_builder import (
 )
 from sardonyx.export.tflite.operator_builder import OperatorBuilder
 from sardonyx.export.tflite.operator_limits import TYPES
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 OPSET = 21
 """The operator set in which models are written."""

@@ -17,7 +17,7 @@ from sardonyx.core.dim.polynomial import Atom
 from sardonyx.errors import UnsupportedError
 from sardonyx.export.tflite.file_builder import DTYPES, NAMES, Quantization, Size, SubgraphBuilder, Tensor
 from sardonyx.export.tflite.operator_limits import ACCEPTED, FLOAT, LONG_SUM, MOST_AXES, OPTIONS, WIDENED
-from sardonyx.rewrite.sizes import parsed
+from sardonyx.rewrite.analysis.sizes import parsed
 
 
 class OperatorBuilder(ABC):

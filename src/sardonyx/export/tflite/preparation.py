@@ -11,7 +11,8 @@ from sardonyx.export.tflite.channel_order import over_images, with_channels_last
 from sardonyx.export.tflite.emission import EMITTERS, OPSET
 from sardonyx.export.tflite.operators.windows import can_resize
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts, pipeline
+from sardonyx.rewrite import pipeline
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.rewrite_context import Settings

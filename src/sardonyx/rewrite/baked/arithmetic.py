@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.dim.polynomial import Atom
 from sardonyx.errors import ShapeError
-from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.rewrite.analysis.names import Names, node_names, value_names
 
 OPERATORS = {"//": "Div", "min": "Min", "max": "Max"}
 """Operation of a Dim → operator that computes the operation on (never negative) sizes."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Size
 from sardonyx.errors import ShapeError
-from sardonyx.rewrite import facts, inference
+from sardonyx.rewrite.analysis import facts, inference
 
 if TYPE_CHECKING:
     from sardonyx.rewrite.baked.walk import Walk

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size, product
-from sardonyx.rewrite import inference
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.baked.demand import demand
 from sardonyx.rewrite.baked.factors import distribute, merged_sizes, split
 from sardonyx.rewrite.baked.walk import Repairs, Walk

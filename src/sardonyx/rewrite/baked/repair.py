@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import inference
+from sardonyx.rewrite.analysis import inference
+from sardonyx.rewrite.analysis.inference import InputShapes
 from sardonyx.rewrite.baked.operators import REPAIRS
 from sardonyx.rewrite.baked.walk import Walk, forget_shapes
-from sardonyx.rewrite.inference import InputShapes
 from sardonyx.rewrite.pipeline import free_initializers
 
 TEMPORARY = "opened_"

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, ShapeError
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.child import IsolatedRunner, uses_own_operators
 from sardonyx.rewrite.verify.compare import difference, tolerance

@@ -8,11 +8,11 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Size
 from sardonyx.errors import ShapeError
-from sardonyx.rewrite import facts, inference
+from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.analysis.names import node_label
+from sardonyx.rewrite.analysis.sizes import Sizes, equal
 from sardonyx.rewrite.baked.arithmetic import Arithmetic
 from sardonyx.rewrite.baked.factors import Factors
-from sardonyx.rewrite.names import node_label
-from sardonyx.rewrite.sizes import Sizes, equal
 
 MOST_ROUNDS = 400
 """Maximum inferences of the whole model; each round performs all repairs independent of each other."""

@@ -11,9 +11,9 @@ from sardonyx.errors import InvalidModelError, OpsetConversionError, OptionError
 from sardonyx.model import lower_ir_version
 from sardonyx.model.copying import copy_model
 from sardonyx.ops.evaluation import evaluate_nodes
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.names import Names, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.inference import infer_shapes
+from sardonyx.rewrite.analysis.names import Names, value_names
 from sardonyx.rewrite.opset.alignment import align, find_violation
 from sardonyx.rewrite.opset.expansion import expand
 from sardonyx.rewrite.opset.experimental import EXPERIMENTAL, replace_experimental

@@ -13,7 +13,7 @@ from onnx_ir import serde
 from sardonyx.errors import InvalidModelError, TypeMismatchError
 from sardonyx.model.function_bodies import write_body
 from sardonyx.model.load import from_proto
-from sardonyx.rewrite import inference
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.opset.constants import tensor_of_constant
 from sardonyx.rewrite.opset.schemas import canonical, default_of, schema_at
 from sardonyx.rewrite.opset.scope import Scope, forget_new_symbols, is_read, symbols_of

@@ -13,7 +13,7 @@ from onnx_ir import convenience
 
 from sardonyx.errors import OpsetConversionError
 from sardonyx.model.tensors import tensor_from
-from sardonyx.rewrite.inference import infer_node
+from sardonyx.rewrite.analysis.inference import infer_node
 from sardonyx.rewrite.opset.constants import constant_tensor, is_deterministic
 from sardonyx.rewrite.opset.schemas import canonical, schema_at
 from sardonyx.rewrite.opset.scope import Scope, forget_new_symbols, is_read, name_of, symbols_of

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size, dim_min
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Expr, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import Attention, Concat, Expand, Shape, Transpose
 from sardonyx.rewrite.rules.broadcasting import repeated_number
@@ -18,7 +19,6 @@ from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.scales import match_scaled
 from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import axes_of, axis_of, build_split, split_sizes
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 HEADS_SECOND = (0, 2, 1, 3)
 """The permutation between (batch, length, heads, width) and (batch, heads, length, width), both ways."""

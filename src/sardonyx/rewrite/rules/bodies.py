@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import COMMUTATIVE
 from sardonyx.rewrite.rewrite_context import Workspace
 

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterator
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, Patch, Result
 from sardonyx.rewrite.rules.bodies import substitute
 from sardonyx.rewrite.sweep import sweep

@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import CONSTANT, EXACT, REASSOCIATES, Expr, Guard, Refusal, Result, V, guard, rule
 from sardonyx.rewrite.notation import ConstantOfShape
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import reapply
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 from sardonyx.rewrite.weight_dependencies import query
 
 BROADCASTING = frozenset(

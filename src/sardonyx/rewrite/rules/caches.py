@@ -6,13 +6,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import REASSOCIATES, SILENT, Match, Patch, Refusal, Result, Rewrite, V, rule, where
 from sardonyx.rewrite.notation import Attention, Concat
 from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 LENGTH = 2
 """The axis of keys in (batch, heads, length, width)."""

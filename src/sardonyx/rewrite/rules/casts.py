@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import EXACT, SILENT, A, AnyOf, Match, Refusal, Result, Rewrite, V, rule, where
 from sardonyx.rewrite.notation import Cast, CastLike
 from sardonyx.rewrite.rules.signatures import reapply

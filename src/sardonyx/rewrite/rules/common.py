@@ -9,8 +9,8 @@ from typing import cast
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import COMMUTATIVE, EXACT, Patch, Result, rule
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep

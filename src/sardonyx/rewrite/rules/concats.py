@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import (
     CONSTANT,
     EXACT,

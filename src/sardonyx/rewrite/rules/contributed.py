@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import (
     REASSOCIATES,
     AnyOf,
@@ -32,7 +33,6 @@ from sardonyx.rewrite.rules.clips import limit_of
 from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 DOMAIN = "com.microsoft"
 

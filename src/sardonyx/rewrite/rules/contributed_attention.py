@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.rules.attention import Scores, mask_operand, match_scores, objection
 from sardonyx.rewrite.rules.attention_heads import match_merged_heads, match_split_heads, split_source

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import REASSOCIATES, Patch, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
 from sardonyx.rewrite.rules.normalization import producer_of

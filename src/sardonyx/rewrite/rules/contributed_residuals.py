@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import REASSOCIATES, Patch, Refusal, Replacement, Result, microsoft, rule
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
 from sardonyx.rewrite.rules.normalization import producer_of

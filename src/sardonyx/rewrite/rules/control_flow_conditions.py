@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.facts import STANDARD, captured_values
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.facts import STANDARD, captured_values
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, Patch, Result
 from sardonyx.rewrite.rules.bodies import branches, immovable_reason, pass_through, release_outputs, splice
 from sardonyx.rewrite.sweep import sweep

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import Sizes
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Operand, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Where
 from sardonyx.rewrite.rewrite_context import Workspace
@@ -23,7 +24,6 @@ from sardonyx.rewrite.rules.bodies import (
     substitute,
 )
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import Sizes
 from sardonyx.rewrite.sweep import sweep
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.facts import captured_values
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.facts import captured_values
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.bodies import Numbers, copy_body, immovable_reason, move_node, release_outputs, splice
 from sardonyx.rewrite.rules.control_flow_if import decided_condition

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from sardonyx.core.dim import Dim, Size
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.facts import STANDARD
+from sardonyx.rewrite.analysis.sizes import Sizes
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, Patch, Result
 from sardonyx.rewrite.rules.bodies import branches
 from sardonyx.rewrite.rules.control_flow_if import decided_condition, inline_branch
 from sardonyx.rewrite.rules.ranks import is_certain_to_fail, output_rank
-from sardonyx.rewrite.sizes import Sizes
 from sardonyx.rewrite.sweep import sweep
 
 FOLLOWED = 512

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Concat, Transpose
 from sardonyx.rewrite.rules.loop_carried import CarriedLoop, is_certain_to_run, read_loop, remove_from_loop

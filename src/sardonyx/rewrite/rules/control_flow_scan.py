@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.analysis.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.bodies import immovable_reason, release_outputs, splice
 from sardonyx.rewrite.rules.loop_carried import CarriedLoop, read_loop

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import (
     REASSOCIATES,
     SILENT,
@@ -28,7 +29,6 @@ from sardonyx.rewrite.rules.convolution import attributes_of, bias_of, folding_o
 from sardonyx.rewrite.rules.signatures import axis_of, build_split, split_sizes
 from sardonyx.rewrite.rules.slices import contiguous_range
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 _UNPADDED = ("NOTSET", "VALID")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Einsum, MatMul, Transpose
 from sardonyx.rewrite.site import Site

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import (
     EXACT,
     REASSOCIATES,

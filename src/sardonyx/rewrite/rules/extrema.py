@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import REASSOCIATES, Op, Result, rule
 from sardonyx.rewrite.site import Site
 

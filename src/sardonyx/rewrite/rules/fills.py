@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import EXACT, AnyOf, Expr, Match, Op, Refusal, Result, Rewrite, rule
 from sardonyx.rewrite.notation import Concat, ConstantOfShape, Expand, Slice, Split
 from sardonyx.rewrite.rules.broadcasting import BROADCASTING

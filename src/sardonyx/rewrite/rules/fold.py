@@ -12,11 +12,11 @@ from sardonyx.errors import SardonyxError
 from sardonyx.model.copying import copy_nodes
 from sardonyx.model.tensors import tensor_from
 from sardonyx.ops.evaluation import evaluate_nodes
-from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.analysis.facts import STANDARD
+from sardonyx.rewrite.analysis.names import node_label
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result
-from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.sweep import sweep
 from sardonyx.rewrite.weight_dependencies import derive, is_watched

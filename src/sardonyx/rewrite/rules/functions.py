@@ -9,9 +9,9 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.model.schemas import get_schema
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.facts import STANDARD
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result
 from sardonyx.rewrite.rules.bodies import Numbers, release_outputs, rename_copy, splice
 from sardonyx.rewrite.sweep import sweep

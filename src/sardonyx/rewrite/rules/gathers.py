@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import EXACT, A, Match, Refusal, Result, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Concat, Gather, Reshape, Transpose, Unsqueeze
 from sardonyx.rewrite.rules.signatures import apply_along, axes_of, axis_of, normalize_axes

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import (
     REASSOCIATES,
     SILENT,
@@ -30,7 +31,6 @@ from sardonyx.rewrite.language import (
 from sardonyx.rewrite.notation import Concat, Gemm, MatMul, Transpose
 from sardonyx.rewrite.rules.signatures import build_split
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import APPROXIMATES, Expr, Patch, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.notation import Add, Cast, Expand, Gather, Shape, Sub
 from sardonyx.rewrite.rules.attention import Scores, match_scores, objection
@@ -20,7 +21,6 @@ from sardonyx.rewrite.rules.caches import have_one_length, match_appended
 from sardonyx.rewrite.rules.masks import is_causal, is_causal_after_cache
 from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 _WIDTHS = 8
 """Head widths are multiples of this in the kernels of the operator."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, A, Match, Patch, Refusal, Result, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Cast, Dropout, Identity, Transpose
 from sardonyx.rewrite.sweep import sweep

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.facts import captured_values
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.facts import captured_values
+from sardonyx.rewrite.analysis.names import node_label
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result
-from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.sweep import sweep
 
 CAPTURES = "captures"

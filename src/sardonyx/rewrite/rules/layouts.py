@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts, targets
+from sardonyx.rewrite import targets
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr
 from sardonyx.rewrite.rules.axis_permutations import (
     Operand,

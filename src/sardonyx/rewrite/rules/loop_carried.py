@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.rules.bodies import body_of, pass_through, prune, rebuild_node, release_outputs, substitute
 from sardonyx.rewrite.rules.control_flow_if import decided_condition

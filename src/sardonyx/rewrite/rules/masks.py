@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import APPROXIMATES, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Attention, IsNaN, Where
 from sardonyx.rewrite.rules.broadcasting import keeps_shape, repeated_number
@@ -17,7 +18,6 @@ from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.scales import match_scaled
 from sardonyx.rewrite.rules.signatures import axis_of, slice_ranges
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 MASKED = -1e4
 """Largest additive mask value that counts as −∞: exporters write −10000, and e^−10000 is 0."""

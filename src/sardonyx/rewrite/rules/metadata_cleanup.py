@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from sardonyx.model.carry import list_only
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, Result
 from sardonyx.rewrite.sweep import sweep
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import EXACT, SILENT, A, AnyOf, Match, Refusal, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Pad, ScatterND, Tile
 from sardonyx.rewrite.rules.reshapes import output_has_dims
-from sardonyx.rewrite.sizes import equal
 
 _IDENTITY_MODES = frozenset({"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners"})
 """Coordinate transformations that map each pixel to itself if no size changes."""

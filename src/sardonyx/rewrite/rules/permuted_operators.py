@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import REASSOCIATES
 from sardonyx.rewrite.rules.axis_permutations import Order, Reordered, has_rank, invert_order, rebuild_reordered
 from sardonyx.rewrite.site import Site

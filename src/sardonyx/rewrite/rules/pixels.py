@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, AnyOf, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Concat, Conv, Expand, Reshape, Resize, SpaceToDepth
 from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import axis_of, slice_ranges
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 _KINDS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Element types for which engines have kernels of SpaceToDepth."""

@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import SardonyxError
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, AnyOf, Match, Patch, Refusal, Result, Rewrite, V, rule, where
-from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.notation import Concat, DequantizeLinear, QuantizeLinear
 from sardonyx.rewrite.rules.fold import evaluate_constants
 from sardonyx.rewrite.rules.signatures import axis_from_front, reapply

@@ -9,7 +9,7 @@ import math
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.site import Site
 
 Interval = tuple[float | None, float | None]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.inference import BROADCASTING
-from sardonyx.rewrite.sizes import Sizes
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.inference import BROADCASTING
+from sardonyx.rewrite.analysis.sizes import Sizes
 
 RankOf = Callable[[ir.Value | None], int | None]
 """Returns the rank of a value, or None if not known."""

@@ -6,7 +6,7 @@ import math
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, AnyOf, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Log, ReduceSum, ReduceSumSquare, Sqrt
 from sardonyx.rewrite.rules.activations import BESIDE_ONNXRUNTIME

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.inference import inferred_dims
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.inference import inferred_dims
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import (
     EXACT,
     REASSOCIATES,
@@ -28,7 +29,6 @@ from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.shape_arithmetic import constant_target
 from sardonyx.rewrite.rules.signatures import is_read_only_by, may_reject_sizes, reapply
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 FAMILY = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 

@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Operand, Refusal, Result, rule
 from sardonyx.rewrite.notation import Expand, RotaryEmbedding, Transpose, Unsqueeze
 from sardonyx.rewrite.rules.attention import FLOATS
@@ -31,7 +32,6 @@ from sardonyx.rewrite.rules.signatures import (
 )
 from sardonyx.rewrite.rules.slices import contiguous_range
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import equal
 
 Cache = Expr | ir.Value | np.ndarray
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import CONSTANT, REASSOCIATES, Expr, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import Add, MatMul, Mul
 from sardonyx.rewrite.rules.polynomials import number_of

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import SardonyxError
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import EXACT, A, Expr, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Concat, Reshape, ScatterND, Slice
 from sardonyx.rewrite.rewrite_context import Workspace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule, where
 from sardonyx.rewrite.notation import And, Not, Or, Where
 from sardonyx.rewrite.rules.broadcasting import broadcasts_into, keeps_shape, repeated_number

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import EXACT, Match, Patch, Refusal, Replacement, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import (
     Concat,

@@ -9,14 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.facts import STANDARD
+from sardonyx.rewrite.analysis.sizes import INTEGRAL, RULES, Elements, Sizes, at_least, equal
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, Match, Patch, Refusal, Result, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Expand, Reshape, Shape
 from sardonyx.rewrite.rules.signatures import may_reject_sizes
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import INTEGRAL, RULES, Elements, Sizes, at_least, equal
 from sardonyx.rewrite.sweep import sweep
 
 FOLLOWED = frozenset(RULES) - {"Constant", "Identity"}

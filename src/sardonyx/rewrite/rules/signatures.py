@@ -14,7 +14,7 @@ import onnx_ir as ir
 from sardonyx.core import dim
 from sardonyx.core.dim import Size, product
 from sardonyx.errors import SizeLimitError
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import Expr, Op
 from sardonyx.rewrite.site import Site
 

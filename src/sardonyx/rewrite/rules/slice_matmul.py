@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule, unshared, where
 from sardonyx.rewrite.notation import MatMul, Slice
 from sardonyx.rewrite.rules.signatures import axis_from_front

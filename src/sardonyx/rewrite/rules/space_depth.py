@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import EXACT, A, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import DepthToSpace, Reshape, SpaceToDepth, Transpose
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.facts import captured_values
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.facts import captured_values
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result
 from sardonyx.rewrite.sweep import sweep
 

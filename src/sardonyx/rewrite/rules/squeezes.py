@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.language import EXACT, SILENT, Match, Refusal, Result, Rewrite, V, rule, where
 from sardonyx.rewrite.notation import Squeeze, Unsqueeze
 from sardonyx.rewrite.rules.reshapes import UNCHECKED

@@ -19,11 +19,11 @@ from sardonyx.core import dim as algebra
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ShapeError
 from sardonyx.ops.signatures import signature, type_text
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.minimum_cut import NEVER, Network
+from sardonyx.rewrite.analysis.names import node_label
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Replacement, Result
-from sardonyx.rewrite.minimum_cut import NEVER, Network
-from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.notation import Transpose
 from sardonyx.rewrite.rules.axis_permutations import Operand, Order, Reordered, compose_orders, invert_order
 from sardonyx.rewrite.rules.layouts import BROADCAST_OPERATORS, adapt_to_order

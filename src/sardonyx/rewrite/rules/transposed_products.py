@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import REASSOCIATES, Patch, Refusal, Result, microsoft
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
 from sardonyx.rewrite.rules.normalization import producer_of

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.core.dim import Size, product
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import equal
 from sardonyx.rewrite.language import EXACT, A, AnyOf, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Reshape, Transpose
 from sardonyx.rewrite.rules.reshapes import FAMILY
 from sardonyx.rewrite.rules.shape_arithmetic import constant_target
-from sardonyx.rewrite.sizes import equal
 
 SHAPE = AnyOf(*FAMILY)
 """Operators that only change the shape."""

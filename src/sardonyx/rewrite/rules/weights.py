@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.model.schemas import get_schema, has_schema
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.facts import STANDARD
+from sardonyx.rewrite.engine.engine import Engine
 from sardonyx.rewrite.language import APPROXIMATES, EXACT, Patch, Refusal, Result
 from sardonyx.rewrite.sweep import sweep
 

@@ -11,9 +11,9 @@ from sardonyx import model as model_io
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, lower_ir_version
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.inference import infer_shapes
+from sardonyx.rewrite.analysis.names import node_label
 from sardonyx.rewrite.surgery.interface import (
     annotated,
     bodies_within,

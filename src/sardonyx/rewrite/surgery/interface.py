@@ -10,8 +10,8 @@ from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Size
 from sardonyx.model.carry import QUANTIZATION_KEY
 from sardonyx.ops.inference import UNNAMED
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.sizes import parsed
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import parsed
 
 
 def graphs_of(model: ir.Model) -> Iterator[ir.Graph]:

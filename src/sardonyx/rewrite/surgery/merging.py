@@ -11,11 +11,11 @@ from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import OptionError, ShapeError
 from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, node_names, value_names
+from sardonyx.rewrite.analysis.sizes import parsed
 from sardonyx.rewrite.opset.convert import convert_opset
 from sardonyx.rewrite.opset.schemas import newest as newest_known
-from sardonyx.rewrite.sizes import parsed
 from sardonyx.rewrite.surgery.interface import all_values, graphs_of, rename_values, shown, substituted, symbols_in
 
 

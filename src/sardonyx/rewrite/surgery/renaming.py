@@ -12,7 +12,7 @@ from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import OptionError, ShapeError
 from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite.names import node_names, value_names
+from sardonyx.rewrite.analysis.names import node_names, value_names
 from sardonyx.rewrite.surgery.interface import all_values, graphs_of, rename_values, shown, substituted, symbols_in
 
 Names = Mapping[str, str]

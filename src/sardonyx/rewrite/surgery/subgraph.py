@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import onnx_ir as ir
 
 from sardonyx.ops.core_values import is_unnamed
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.surgery.interface import drop_unused_functions, symbols_in
 
 

@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.evaluate import evaluate
 
 RUN_SECONDS = 300.0

@@ -12,7 +12,8 @@ import onnx_ir as ir
 from sardonyx.errors import SardonyxError
 from sardonyx.model import save
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import evaluate, inference
+from sardonyx.rewrite import evaluate
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.verify import parts
 from sardonyx.rewrite.verify.compare import difference, tolerance
 

@@ -19,7 +19,7 @@ from sardonyx.core.ir.types import conversion_remedy, element_type
 from sardonyx.errors import EvaluationError, OptionError, ShapeError
 from sardonyx.model import MapType
 from sardonyx.ops.core_values import is_unnamed
-from sardonyx.rewrite.sizes import parsed
+from sardonyx.rewrite.analysis.sizes import parsed
 from sardonyx.rewrite.verify.ranges import Choice, Range, known_keys, known_strings, permitted_values
 
 MOST_ELEMENTS = 1 << 27

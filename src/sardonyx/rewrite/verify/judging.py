@@ -9,7 +9,7 @@ from typing import Any
 
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
-from sardonyx.rewrite import inference
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.verify import parts
 from sardonyx.rewrite.verify.compare import Difference, difference, tolerance
 from sardonyx.rewrite.verify.reference import Reference

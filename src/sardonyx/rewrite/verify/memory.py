@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 SPARE_BYTES = 512 << 20
 """Memory margin beyond the weights and the declared sizes of tensors."""

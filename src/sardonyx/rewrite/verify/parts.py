@@ -18,8 +18,8 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import EvaluationError
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 
 DECIDING = frozenset(
     {

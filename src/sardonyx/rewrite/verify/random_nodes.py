@@ -14,7 +14,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import evaluate, facts
+from sardonyx.rewrite import evaluate
+from sardonyx.rewrite.analysis import facts
 
 NUMBER = "sardonyx.random_number"
 """Key of the number of a random node in its ``meta``."""

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from sardonyx.core import dim as algebra
 from sardonyx.errors import ShapeError
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.sizes import parsed
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import parsed
 
 FOLLOWED = frozenset(
     {

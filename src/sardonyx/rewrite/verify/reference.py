@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
-from sardonyx.rewrite import evaluate, facts, inference
+from sardonyx.rewrite import evaluate
+from sardonyx.rewrite.analysis import facts, inference
 from sardonyx.rewrite.verify import parts, random_nodes
 from sardonyx.rewrite.verify.search import Feeds, Sample, Search
 

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import EvaluationError
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.compare import is_informative, varies
 from sardonyx.rewrite.verify.weight_sizes import required_sizes

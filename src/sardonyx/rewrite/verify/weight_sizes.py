@@ -10,8 +10,8 @@ from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Size
 from sardonyx.errors import ShapeError
 from sardonyx.ops.inference import UNNAMED
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.sizes import parsed
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import parsed
 
 LARGEST = 4096
 """Largest size that is tried for an expression with one open size."""

@@ -20,7 +20,8 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import SardonyxError
-from sardonyx.rewrite import evaluate, inference
+from sardonyx.rewrite import evaluate
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.verify.judging import judge
 from sardonyx.rewrite.verify.memory import limit_memory
 from sardonyx.rewrite.verify.reference import Reference

@@ -15,7 +15,7 @@ from sardonyx.model.tensors import attach as map_external
 from sardonyx.ops import inference
 from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.graph import node_label
-from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.rewrite.analysis.names import Names, node_names, value_names
 from sardonyx.rewrite.opset.convert import convert_opset
 from sardonyx.rewrite.surgery.interface import graphs_of, rename_values
 from sardonyx.rewrite.surgery.merging import feed, separate_sizes, take_functions, take_graph

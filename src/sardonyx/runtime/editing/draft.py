@@ -15,8 +15,8 @@ from sardonyx.model.copying import copy_model
 from sardonyx.model.tensors import tensor_from
 from sardonyx.ops import inference, registry
 from sardonyx.ops.graph import node_label
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, node_names, value_names
 from sardonyx.runtime.editing import attachment
 from sardonyx.runtime.editing.validation import validate
 from sardonyx.runtime.node import Node, built, read_by

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 
 from sardonyx.ops import registry
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.runtime.node import read_by
 
 

@@ -14,8 +14,8 @@ from sardonyx.errors import InvalidModelError, UnsupportedError
 from sardonyx.model import to_proto
 from sardonyx.ops import inference, registry
 from sardonyx.ops.graph import node_label
-from sardonyx.rewrite.inference import ir_type
-from sardonyx.rewrite.structure import is_evidently_sound, require_structure
+from sardonyx.rewrite.analysis.inference import ir_type
+from sardonyx.rewrite.analysis.structure import is_evidently_sound, require_structure
 from sardonyx.runtime.node import read_by
 
 

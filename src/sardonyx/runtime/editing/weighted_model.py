@@ -19,7 +19,7 @@ from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.recycled_arrays import RecycledArrays
 from sardonyx.compiler.target.alignment import aligned_zeros
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.analysis.facts import STANDARD
 from sardonyx.runtime.editing.fingerprint import Structure
 
 _LEAST_RECYCLED = 1 << 16

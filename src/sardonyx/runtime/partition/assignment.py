@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sardonyx.rewrite.minimum_cut import NEVER, Network
+from sardonyx.rewrite.analysis.minimum_cut import NEVER, Network
 
 CROSSING_SECONDS = 3e-5
 """Cost of a value that one provider computes and another reads: mostly the cost of a further call."""

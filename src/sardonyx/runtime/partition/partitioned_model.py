@@ -16,7 +16,7 @@ from sardonyx.errors import OptionError, ResourceError, SizeLimitError
 from sardonyx.model.copying import copy_model
 from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.feeds import as_value
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.runtime.compiled.memory_usage import Memory, memory
 from sardonyx.runtime.compiled.native_provider import NativeRunner
 from sardonyx.runtime.options import SessionOptions

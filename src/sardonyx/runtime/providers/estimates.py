@@ -9,9 +9,9 @@ import onnx_ir as ir
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Size
 from sardonyx.errors import SizeLimitError
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.arithmetic import MACS
-from sardonyx.rewrite.sizes import Sizes
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.arithmetic import MACS
+from sardonyx.rewrite.analysis.sizes import Sizes
 
 MACS_PER_SECOND = 2e10
 BYTES_PER_SECOND = 1e10

@@ -19,7 +19,7 @@ from sardonyx.model.schemas import get_schema
 from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.registry import canonical
 from sardonyx.ops.signatures import type_text
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.runtime.providers.estimates import node_seconds
 from sardonyx.runtime.providers.protocol import Answer, Claim, Refusal, Settings
 

@@ -14,7 +14,7 @@ from sardonyx.core.ir.types import TensorType, Type, numpy_dtype
 from sardonyx.errors import ExecutionError, MissingDependencyError, OptionError, ResourceError, UnsupportedError
 from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.registry import canonical
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.surgery.subgraph import boundary, is_constant_node, part_of
 from sardonyx.runtime.providers.estimates import node_seconds
 from sardonyx.runtime.providers.openvino_request import Expected, Request

@@ -11,7 +11,7 @@ from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import OptionError
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.ops.registry import canonical, find
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 from sardonyx.runtime.providers.estimates import node_seconds
 from sardonyx.runtime.providers.protocol import Answer, Claim, Refusal, Settings
 

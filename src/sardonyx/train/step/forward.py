@@ -22,8 +22,8 @@ from sardonyx.model.copying import copy_model
 from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.definitions.counted_dropout import DOMAIN
 from sardonyx.ops.graph import prepare
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_label, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, node_label, value_names
 from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes

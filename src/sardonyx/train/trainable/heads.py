@@ -7,8 +7,8 @@ import onnx_ir as ir
 
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load
-from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis.inference import infer_shapes
+from sardonyx.rewrite.analysis.names import node_label
 from sardonyx.train.trainable.parameters import find_parameters
 from sardonyx.train.trainable.trainable_models import trainable_form
 

@@ -16,7 +16,7 @@ from sardonyx.base.option_checks import option, require_options
 from sardonyx.errors import ModelFileError, OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.rewrite.analysis.names import Names, node_names, value_names
 from sardonyx.runtime.session import Session
 from sardonyx.train.safetensors_files import safetensors_module
 from sardonyx.train.trainable.parameters import find_parameters, fixed_shape, select_parameters

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.ops.definitions.counted_dropout import DOMAIN
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 
 Kind = Literal["weight", "bias", "norm", "embedding", "state", "statistic", "constant"]
 

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from sardonyx.model.copying import copy_model
 from sardonyx.ops.definitions.counted_dropout import DOMAIN
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_label, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, node_label, value_names
 from sardonyx.train.trainable.trainable_models import trainable_form
 
 _WIDEST = 2.0**24

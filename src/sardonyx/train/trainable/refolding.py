@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import UnsupportedError
 from sardonyx.model import Loadable, load
-from sardonyx.rewrite.names import Names, node_label, value_names
+from sardonyx.rewrite.analysis.names import Names, node_label, value_names
 from sardonyx.runtime.session import Session
 from sardonyx.train.trainable.trainable_models import trainable_form
 

@@ -7,8 +7,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, value_names
 from sardonyx.train.trainable.parameters import ELEMENTWISE, FLOATS, NORMALIZATIONS, PRODUCTS, fixed_shape
 
 

@@ -17,7 +17,7 @@ from sardonyx.compress.quantization.site_inputs import Needs
 from sardonyx.compress.quantization.weights import quantize_weight
 from sardonyx.model import load
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.runtime.session import Session
 
 NEEDS = Needs(means=True, maxima=True, second_moments=True)

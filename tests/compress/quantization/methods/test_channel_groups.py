@@ -21,7 +21,7 @@ from sardonyx.compress.quantization.methods.channel_groups import (
 from sardonyx.compress.quantization.methods.equalization import equalize
 from sardonyx.compress.quantization.methods.smoothing import smooth
 from sardonyx.compress.quantization.steps import Preview
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 
 UNEVEN = np.exp(np.random.default_rng(9).uniform(-3, 3, 8))
 

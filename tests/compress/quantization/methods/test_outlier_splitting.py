@@ -13,7 +13,7 @@ import sardonyx
 from sardonyx.compress.quantization.methods.outlier_splitting import split_outliers
 from sardonyx.compress.quantization.steps import Preview
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.runtime.session import Session
 
 CHANNELS = 32

@@ -22,8 +22,8 @@ from sardonyx.compress.quantization.targets import quantization_target
 from sardonyx.compress.samples import read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import load, to_proto
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 
 _LOG = logging.getLogger(__name__)
 _METHODS = {"RTN": "nearest", "DEFAULT": "nearest", "HQQ": "hqq", "GPTQ": "gptq", "KQUANT": "least-squares"}

@@ -11,7 +11,7 @@ import onnx
 from sardonyx.compat.onnxruntime.quantization.quant_utils import add_pre_process_metadata
 from sardonyx.errors import OptionError
 from sardonyx.model import load, save, to_proto
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.rewrite.opset.convert import convert_opset
 from sardonyx.rewrite.optimize import optimize
 

@@ -16,8 +16,8 @@ import onnx_ir as ir
 from sardonyx.compress.quantization.placement import is_movement
 from sardonyx.compress.quantization.targets import VENDOR, QuantizationTarget
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 
 OPERATORS = ("Conv", "MatMul", "Gemm", "Add", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 _NARROW = (ir.DataType.INT8, ir.DataType.UINT8)

@@ -14,7 +14,7 @@ from sardonyx.compress.quantization.scheme import TYPES
 from sardonyx.compress.quantization.targets import VENDOR
 from sardonyx.compress.quantization.weights import QuantizedWeight
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 SMALLEST_BLOCK = 16
 """Blocks of the operators are powers of two from here."""

@@ -29,8 +29,8 @@ from sardonyx.compress.quantization.placement import INTEGER, Placement, WeightS
 from sardonyx.compress.quantization.scheme import Granularity
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import node_label
 
 _LEAST_GAIN, _LEAST_FREE_GAIN = 0.6, 0.8
 """The noise that remains, at most, for a product per element to be worth its time; and for factors in constants."""

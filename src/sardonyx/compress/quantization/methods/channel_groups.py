@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.quantization.placement import WeightSite, find_placement
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, value_names
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.names import Names, value_names
 
 _COMMUTING = frozenset(
     ("Relu", "LeakyRelu", "PRelu", "Identity", "Dropout", "Abs", "Neg", "MaxPool", "AveragePool", "GlobalAveragePool",

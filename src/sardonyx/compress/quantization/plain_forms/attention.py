@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.compress.quantization.plain_forms.terms import VENDOR, Plain, float_node, weight_of
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 _KEPT = ("num_heads", "scale", "mask_filter_value", "unidirectional")
 

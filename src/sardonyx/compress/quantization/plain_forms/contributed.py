@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.compress.quantization.plain_forms.terms import Plain, float_node, number, transposed, weight, weight_of
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 
 def plain_matmul(writer: Writer, node: ir.Node) -> Plain | None:

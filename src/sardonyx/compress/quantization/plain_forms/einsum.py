@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.compress.quantization.plain_forms.terms import Plain, float_node, weight, weight_of
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sardonyx.compress.quantization.plain_forms.terms import (
     weight_of,
 )
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 
 def right_hand_product(writer: Writer, node: ir.Node) -> Plain | None:

@@ -12,7 +12,7 @@ from sardonyx.compress.quantization.plain_forms.einsum import plain_einsum
 from sardonyx.compress.quantization.plain_forms.products import product_of_gemm, right_hand_product
 from sardonyx.compress.quantization.plain_forms.terms import VENDOR, Form
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 _FORMS: dict[tuple[str, str], Form] = {
     (VENDOR, "FusedMatMul"): plain_matmul,

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 VENDOR = "com.microsoft"
 

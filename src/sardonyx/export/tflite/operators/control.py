@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.export.tflite.emission import Call, Scope, emits
 from sardonyx.export.tflite.file_builder import DTYPES, Size, Tensor
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 
 def _body(c: Call, name: str) -> Scope:

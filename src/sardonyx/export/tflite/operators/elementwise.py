@@ -165,7 +165,7 @@ def is_size(value: object, depth: int = 0) -> bool:
     """Return True if an integer is computed from sizes and small constants."""
     import onnx_ir as ir
 
-    from sardonyx.rewrite import facts
+    from sardonyx.rewrite.analysis import facts
 
     assert isinstance(value, ir.Value)
     array = facts.small_constant(value)

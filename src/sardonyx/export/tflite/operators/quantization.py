@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.export.tflite.emission import EMITTERS, FORMS, INTEGER, Call, emits
 from sardonyx.export.tflite.file_builder import Quantization, Size, Tensor
 from sardonyx.export.tflite.operators import windows
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 RELU, RELU6 = 1, 3
 

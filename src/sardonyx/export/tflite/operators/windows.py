@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.export.tflite.emission import Call, Scope, emits
 from sardonyx.export.tflite.file_builder import Array, Quantization, Size, Tensor
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 SAME, VALID = 0, 1
 

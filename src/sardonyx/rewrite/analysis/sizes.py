@@ -17,7 +17,7 @@ from sardonyx.core.dim import POSITIVE, Dim, Size, product
 from sardonyx.errors import ShapeError
 from sardonyx.ops.core_values import is_unnamed
 from sardonyx.ops.inference import UNNAMED
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 LONGEST = 64
 """Elements up to which a tensor is followed as shape arithmetic."""

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import RuleError
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.facts import STANDARD
 from sardonyx.rewrite.language import Expr, Patch, Replacement
 from sardonyx.rewrite.site import Site
 

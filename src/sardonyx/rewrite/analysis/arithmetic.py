@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size, product
-from sardonyx.rewrite.sizes import Sizes
+from sardonyx.rewrite.analysis.sizes import Sizes
 
 
 def _matmul_macs(node: ir.Node, sizes: Sizes) -> Size | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Pow", "Reciprocal", "Sqrt", "Sum"})
 """Operators that compute exact results in the model's intention; layers and activations only approximate theirs."""

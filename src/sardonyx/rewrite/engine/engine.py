@@ -15,15 +15,15 @@ import onnx_ir as ir
 
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.errors import RuleError, SardonyxError
-from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.building import Building, leaves, operators_of, weights_of
-from sardonyx.rewrite.discontinuities import computes_before_discontinuity
+from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.analysis.discontinuities import computes_before_discontinuity
+from sardonyx.rewrite.analysis.names import node_label
+from sardonyx.rewrite.engine.building import Building, leaves, operators_of, weights_of
+from sardonyx.rewrite.engine.rule_index import RuleIndex, index_by_root
+from sardonyx.rewrite.engine.worklist import Worklist
 from sardonyx.rewrite.language import EXACT, Exactness, Expr, Patch, Refusal, Replacement, Result, Rule
-from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.rewrite_context import Settings, Workspace
-from sardonyx.rewrite.rule_index import RuleIndex, index_by_root
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.worklist import Worklist
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from onnx import parser
 
 from sardonyx import model as model_io
 from sardonyx.model.check.targets import find_target
-from sardonyx.rewrite import inference, rules
+from sardonyx.rewrite import rules
+from sardonyx.rewrite.analysis import inference
+from sardonyx.rewrite.analysis.loadable import describe_types, unloadable_nodes
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, REGISTRY, Patch, Result, Rewrite, V, rule
-from sardonyx.rewrite.loadable import describe_types, unloadable_nodes
 from sardonyx.rewrite.notation import Relu, Softplus
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.site import Site

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from sardonyx.model.check.target_check import supports_node
 from sardonyx.model.check.targets import Target, find_target
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 _JUDGED = frozenset({"", "ai.onnx.ml", "com.microsoft"})
 

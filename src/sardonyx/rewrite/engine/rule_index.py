@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.facts import STANDARD
 from sardonyx.rewrite.language import CONSTANT, Rule
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.rewrite.worklist import NEAR, REACH, Worklist
+from sardonyx.rewrite.engine.worklist import NEAR, REACH, Worklist
 
 
 def chain(length: int) -> list[ir.Node]:

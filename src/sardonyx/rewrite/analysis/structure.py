@@ -18,7 +18,7 @@ from sardonyx.model.check.scopes import MAX_DEPTH
 from sardonyx.model.check.structure import check_values
 from sardonyx.model.schemas import get_schema
 from sardonyx.model.types import DATA_TYPES
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 FATAL = frozenset(
     {

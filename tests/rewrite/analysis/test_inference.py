@@ -10,7 +10,8 @@ from onnx import helper
 
 from sardonyx import model as model_io
 from sardonyx.errors import InvalidModelError, ShapeError
-from sardonyx.rewrite import evaluate, inference, pipeline
+from sardonyx.rewrite import evaluate, pipeline
+from sardonyx.rewrite.analysis import inference
 from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.models import BOOL, INT64, info, model, node
 

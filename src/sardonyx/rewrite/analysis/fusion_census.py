@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.analysis import facts
 
 REACH = 6
 """Nodes between the two products of an attention: scale, mask, softmax, and movements."""

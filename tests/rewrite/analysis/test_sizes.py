@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from sardonyx import model as model_io
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import product
-from sardonyx.rewrite import evaluate, inference
-from sardonyx.rewrite.sizes import Sizes, at_least, equal, inferred_size, parsed
+from sardonyx.rewrite import evaluate
+from sardonyx.rewrite.analysis import inference
+from sardonyx.rewrite.analysis.sizes import Sizes, at_least, equal, inferred_size, parsed
 from tests.random_cases import cases
 from tests.rewrite.models import INT64, info, model, node
 

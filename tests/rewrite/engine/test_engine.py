@@ -14,7 +14,7 @@ from onnx import helper
 import sardonyx
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine, LimitReached, RulesUndoEachOther
+from sardonyx.rewrite.engine.engine import Engine, LimitReached, RulesUndoEachOther
 from sardonyx.rewrite.language import EXACT, REGISTRY, Op, Refusal, Result, Rule
 from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.site import Site

@@ -21,9 +21,9 @@ from sardonyx.model import types as model_types
 from sardonyx.ops import inference as operator_inference
 from sardonyx.ops.file_facts import Known, initializer_facts, symbolic_type
 from sardonyx.ops.inference import MAX_SIZE, UNNAMED
-from sardonyx.rewrite import facts
-from sardonyx.rewrite.sizes import Sizes, at_least, equal, inferred_size, parsed
-from sardonyx.rewrite.structure import is_evidently_sound, require_structure
+from sardonyx.rewrite.analysis import facts
+from sardonyx.rewrite.analysis.sizes import Sizes, at_least, equal, inferred_size, parsed
+from sardonyx.rewrite.analysis.structure import is_evidently_sound, require_structure
 
 FAR = 1 << 30
 """Smallest slice end that stands for the end of the axis."""

@@ -1,0 +1,1 @@
+"""Questions about models: facts, types, sizes, names, structure, counts."""

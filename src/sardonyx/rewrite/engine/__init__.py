@@ -1,0 +1,1 @@
+"""The engine that applies rules: index of rules, worklist, patches."""
