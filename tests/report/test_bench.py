@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
 
+import sardonyx
 from sardonyx import demo
 from sardonyx.errors import EvaluationError, MissingDependencyError, OptionError
 from sardonyx.report.alternation import alternate, ratio
@@ -37,6 +39,23 @@ def test_engines_are_measured_at_every_size() -> None:
         for engine in figures.engines:
             assert 0 < engine.percentiles[50] <= engine.percentiles[90] <= engine.percentiles[99]
             assert engine.streams.keys() == {1, 2} and min(engine.streams.values()) > 0
+
+
+def test_other_models_are_measured_on_the_same_engines(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path, small = demo.path("digits_classifier"), tmp_path / "small.onnx"
+    sardonyx.quantize(path).save(small)
+    (figures,) = bench(path, others=[small, small], sizes=[{"batch": 2}], seconds=0.05, threads=1)
+    names = ["sardonyx", "onnxruntime"]
+    others = [f"{name}: {small}{again}" for again in ("", " (2)") for name in names]
+    assert [engine.engine for engine in figures.engines] == names + others
+    assert all(engine.ratio > 0 for engine in figures.engines)
+    squares = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> squares (float[N] x) => (float[N] y) { y = Mul(x, x) }'
+    )
+    onnx.save(squares, other := tmp_path / "squares.onnx")
+    with pytest.raises(OptionError, match=r"expected the inputs of the first model \(.*\), got x tensor\(float\)"):
+        next(bench(path, [], others=[other]))
 
 
 def test_invalid_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

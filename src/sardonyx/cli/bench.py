@@ -27,7 +27,10 @@ EXAMPLE = "sardonyx bench model.onnx --against onnxruntime --sizes N=1 --sizes N
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The model, or a compiled file (.sdx).", show_default=False)],
+    models: Annotated[
+        list[Path],
+        typer.Argument(help="The model, or a compiled file (.sdx); or several with equal inputs.", show_default=False),
+    ],
     against: Annotated[
         list[str] | None,
         typer.Option(help="Other engines: onnxruntime, openvino (A,B; repeatable).", show_default="onnxruntime"),
@@ -62,11 +65,12 @@ def command(
     plot: Annotated[Path | None, typer.Option(help="The file of a plot.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model on several engines: percentiles, ratios with intervals, throughput, energy.
+    """Measure models on several engines: percentiles, ratios with intervals, throughput, energy.
 
-    Engines alternate. A ratio above 1 means that Sardonyx is faster; its interval holds the true ratio with 95 %
-    confidence.
+    Engines and models alternate. A ratio above 1 means that Sardonyx is faster on the first model; its interval holds
+    the true ratio with 95 % confidence.
     """
+    model, *others = models
     assigned = [parse_sizes([text]) for text in sizes or ()]
     concurrency = _counts(streams)
     for path in (times, plot):
@@ -76,8 +80,8 @@ def command(
         engines = names_in(against) if against else None
         results = list(
             bench(
-                model, engines, sizes=assigned, feeds=read_inputs(inputs), seconds=seconds, warmup=warmup,
-                threads=threads, streams=concurrency,
+                model, engines, others=others, sizes=assigned, feeds=read_inputs(inputs), seconds=seconds,
+                warmup=warmup, threads=threads, streams=concurrency,
             )
         )  # fmt: skip
     if times is not None:
@@ -122,8 +126,8 @@ def _table(figures: Figures, streams: Sequence[int]) -> Table:
             row.append("" if figure.joules is None else f"{figure.joules:.3g}")
         table.add_row(figure.engine, *row)
     table.caption = (
-        "× sardonyx: median over the rounds of the engine's time over Sardonyx's in the same round, so that drift "
-        "cancels; the p columns are percentiles of all runs."
+        "× sardonyx: median over the rounds of the time over that of Sardonyx on the first model in the same round, so "
+        "that drift cancels; the p columns are percentiles of all runs."
     )
     return table
 

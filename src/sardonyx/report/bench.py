@@ -1,4 +1,4 @@
-"""A model on several engines: percentiles, ratios with confidence intervals, throughput, energy.
+"""Models on several engines: percentiles, ratios with confidence intervals, throughput, energy.
 
 Engines alternate in one process (:mod:`.alternation`). A ratio is the median over the rounds of an engine's time over
 Sardonyx's. Its interval holds the true median with a probability of 95 % for any distribution of the times (order
@@ -38,13 +38,13 @@ Run = Callable[[Mapping[str, Any]], object]
 
 @dataclass(frozen=True)
 class EngineFigures:
-    """One engine on one set of sizes.
+    """One engine and model on one set of sizes.
 
     Attributes:
-        engine: Name of the engine.
+        engine: Name of the engine; for another model than the first, with its file: ``sardonyx: small.onnx``.
         percentiles: Seconds of a run, by percentile.
         runs: Number of timed runs.
-        ratio: Median over the rounds of the engine's time over Sardonyx's; above 1 Sardonyx is faster.
+        ratio: Median over the rounds of the time over that of Sardonyx on the first model, which is faster above 1.
         interval: 95 % confidence interval of the median ratio; None with too few rounds.
         streams: Runs per second, by number of concurrent threads.
         joules: Energy of a run; None if the machine has no readable counter.
@@ -91,6 +91,7 @@ def bench(
     path: str | os.PathLike[str],
     against: Sequence[str] | None = None,
     *,
+    others: Sequence[str | os.PathLike[str]] = (),
     sizes: Sequence[Mapping[str, int]] = (),
     feeds: Mapping[str, Any] | None = None,
     seconds: float = 2.0,
@@ -98,12 +99,13 @@ def bench(
     threads: int | None = None,
     streams: Sequence[int] = (),
 ) -> Iterator[Figures]:
-    """Measure a model.
+    """Measure a model, and other models on the same inputs.
 
     Args:
         path: The model, or a compiled file (``.sdx``).
-        against: Other engines, of :data:`sardonyx.rewrite.measure.ENGINES`; by default ONNX Runtime, and none for a
-            compiled file.
+        against: Other engines, of :data:`sardonyx.rewrite.measure.ENGINES`; by default ONNX Runtime, and none for
+            compiled files.
+        others: Other models with the inputs of the first, each measured on the same engines.
         sizes: Assignments of open sizes, each measured; typical sizes if empty.
         feeds: Real inputs instead of random ones; excludes ``sizes``.
         seconds: Time for each set of sizes, and for each number of streams.
@@ -115,16 +117,18 @@ def bench(
         The figures of each set of sizes, as soon as measured.
 
     Raises:
-        OptionError: Unknown engine, both sizes and inputs, another engine on a compiled file, or a time out of range.
+        OptionError: Unknown engine, both sizes and inputs, another engine on a compiled file, a time out of range, or
+            another model has other inputs.
         MissingDependencyError: An engine is not installed.
         EvaluationError: An engine does not run the model.
         UnsupportedError: The model is not compiled.
     """
     require_number(seconds, "seconds", above=0)
     require_number(warmup, "warmup", least=0)
+    has_compiled = any(map(is_compiled_file, (path, *others)))
     if against is None:
-        against = [] if is_compiled_file(path) else ["onnxruntime"]
-    if against and is_compiled_file(path):
+        against = [] if has_compiled else ["onnxruntime"]
+    if against and has_compiled:
         raise OptionError(
             "other engines cannot load a compiled file", where="against", remedy="Measure the .onnx file."
         )
@@ -134,14 +138,53 @@ def bench(
         raise OptionError(f"unknown engine '{unknown[0]}'", where="against", remedy=f"Choose from {known}.")
     if feeds is not None and sizes:
         raise OptionError("the inputs determine the sizes", where="sizes", remedy="Give sizes or inputs.")
+    session = _compiled(path, threads)
+    runs = _runs(path, session, against, threads)
+    for other, label in zip(others, _labels(others), strict=True):
+        second = _compiled(other, threads)
+        _require_same_inputs(session, second, other)
+        runs |= {f"{name}: {label}": run for name, run in _runs(other, second, against, threads).items()}
+    for assigned, arrays in _feeds_by_sizes(path, sizes, feeds, session):
+        yield Figures(assigned, tuple(_measure(runs, arrays, seconds, streams, warmup)))
+
+
+def _compiled(path: str | os.PathLike[str], threads: int | None) -> Session:
     session = Session(path, compile="wait", threads=threads)
     if not session.wait():
         raise UnsupportedError(f"the model is not compiled: {session.not_compiled}", where=os.fspath(path))
+    return session
+
+
+def _runs(
+    path: str | os.PathLike[str], session: Session, against: Sequence[str], threads: int | None
+) -> dict[str, Run]:
+    """Return the runs of a model by engine, Sardonyx first."""
     runs: dict[str, Run] = {SUBJECT: lambda arrays: session.run(None, arrays)}
     for name in against:
         runs[name] = measure.loaded(path, pool(threads).threads, name, spinning=True)
-    for assigned, arrays in _feeds_by_sizes(path, sizes, feeds, session):
-        yield Figures(assigned, tuple(_measure(runs, arrays, seconds, streams, warmup)))
+    return runs
+
+
+def _labels(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return the names of files; the paths and, for a file given twice, numbers where names are equal."""
+    names = [Path(path).name for path in paths]
+    if len(set(names)) < len(names):
+        names = [os.fspath(path) for path in paths]
+    return [f"{name} ({names[:at].count(name) + 1})" if name in names[:at] else name for at, name in enumerate(names)]
+
+
+def _require_same_inputs(first: Session, second: Session, path: str | os.PathLike[str]) -> None:
+    expected, actual = ({value.name: value.type for value in one.get_inputs()} for one in (first, second))
+    if actual != expected:
+        raise OptionError(
+            f"expected the inputs of the first model ({_listed(expected)}), got {_listed(actual)}.",
+            where=os.fspath(path),
+            remedy="Measure the models one by one.",
+        )
+
+
+def _listed(types: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {type}" for name, type in types.items()) or "none"
 
 
 def _feeds_by_sizes(
