@@ -109,8 +109,11 @@ def test_an_invalid_file_of_rules_is_refused(run: Run, tmp_path: Path, code: str
 
 
 def test_an_empty_list_of_passes_changes_nothing(run: Run, two_layers: Path) -> None:
-    report = run("optimize", two_layers, "--passes", "", "--no-measure", "--json").json
+    report = run("optimize", two_layers, "--passes", "", "--json").json
     assert report["before"] == report["after"]
+    assert report["latency"] == "nothing was changed"
+    out = " ".join(run("optimize", two_layers, "--passes", "").out.split())
+    assert "Latency not measured: nothing was changed" in out
 
 
 def test_text_models_are_read_and_written(run: Run, two_layers: Path, tmp_path: Path) -> None:

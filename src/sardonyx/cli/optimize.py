@@ -29,6 +29,7 @@ from sardonyx.report import latency, optimization_page, optimization_tables
 from sardonyx.report.quantities import print_all
 from sardonyx.report.summary import Summary, summary
 from sardonyx.rewrite.optimize import optimize
+from sardonyx.rewrite.regression_gate import NOTHING_CHANGED
 from sardonyx.rewrite.rules_file import load_rules
 
 EXAMPLE = "sardonyx optimize model.onnx -o better.onnx"
@@ -109,7 +110,8 @@ def command(
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         before = _binary(model, lambda path: model_io.save(model_io.load(model), path), Path(folder) / "before.onnx")
         after = _binary(output, result.save, Path(folder) / "after.onnx")
-        timing = _latency(before, after, feeds, measure, as_json)
+        changed = result.report.gate != NOTHING_CHANGED
+        timing = _latency(before, after, feeds, as_json) if measure and changed else _reason(measure)
         sizes = timing.sizes if isinstance(timing, latency.Latency) else None
         figures = _Figures(summary(model, sizes=sizes), summary(output or after, sizes=sizes), timing)
     if report is not None:
@@ -154,11 +156,12 @@ def _binary(path: Path | None, save: Callable[[Path], None], fallback: Path) -> 
     return fallback
 
 
-def _latency(
-    before: Path, after: Path, feeds: dict[str, Any] | None, measure: bool, quiet: bool
-) -> latency.Latency | str:
-    if not measure:
-        return "switched off"
+def _reason(measure: bool) -> str:
+    """Return the reason why no latency is measured; two sessions of one model differ by their memory alone."""
+    return NOTHING_CHANGED if measure else "switched off"
+
+
+def _latency(before: Path, after: Path, feeds: dict[str, Any] | None, quiet: bool) -> latency.Latency | str:
     with progress("measuring", quiet=quiet):
         try:
             return latency.measure_in_child([before, after], feeds=feeds)

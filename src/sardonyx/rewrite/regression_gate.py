@@ -56,6 +56,9 @@ GATES = ("counts", "latency")
 MOST_GUILTY = 3
 """Passes dropped one by one before all passes but eliminations are dropped."""
 
+NOTHING_CHANGED = "nothing was changed"
+"""The outcome for an attempt without patches."""
+
 TIMEOUT = 600.0
 
 
@@ -114,7 +117,7 @@ def apply_gate(
         by: One of ``GATES``.
     """
     if not attempt.applied:
-        return Outcome("nothing was changed", changed=False)
+        return Outcome(NOTHING_CHANGED, changed=False)
     with Gate(profile, original, before, inputs, by=by) as gate:
         fault = gate.fault(attempt.model)
         if fault is None:
@@ -380,4 +383,4 @@ def ask(request: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-__all__ = ["Attempt", "Gate", "Outcome", "apply_gate", "is_slower", "stored_bytes"]
+__all__ = ["NOTHING_CHANGED", "Attempt", "Gate", "Outcome", "apply_gate", "is_slower", "stored_bytes"]
