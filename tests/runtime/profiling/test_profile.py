@@ -177,3 +177,26 @@ def test_inputs_can_be_drawn(tmp_path: Path, session: sardonyx.Session) -> None:
     onnx.save(NET, path)
     feeds, sizes = drawn_feeds(path, session)
     assert feeds["x"].shape == (sizes["N"], 8)
+
+
+def test_concurrent_loops_share_their_time() -> None:
+    rng = np.random.default_rng(0)
+    weights = {"w": (2, 48, 8), "r": (2, 48, 16)}
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 20]>
+        net (float[T, 2, 8] x) => (float[T, 2, 2, 16] y) {
+            y = GRU<hidden_size = 16, direction = "bidirectional">(x, w, r)
+        }"""
+    )
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in weights.items()
+    )
+    session = sardonyx.Session(model, compile="wait", threads=2)
+    assert session.program is not None
+    loops = [launch for launch in session.program.launches if launch.writes.op == "loop"]
+    assert loops[0].concurrent_loops == len(loops) == 2
+    profile = session.profile({"x": rng.standard_normal((200, 2, 8)).astype(np.float32)}, runs=3)
+    first, second = (kernel for kernel in profile.kernels if kernel.note.title == "loop")
+    assert first.seconds == pytest.approx(second.seconds, abs=2e-9)
+    assert first.seconds > 1e-6

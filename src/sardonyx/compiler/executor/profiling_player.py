@@ -130,12 +130,28 @@ def play_timed(
     )  # fmt: skip
     # The epoch of this clock may differ from the epoch of Python's clock.
     shift = begin - int(_nanoseconds(stamps[0]))
-    ends = (_nanoseconds(stamps) + shift).tolist()
+    ends = _shared_ends((_nanoseconds(stamps) + shift).tolist(), launches)
     for number, launch in enumerate(launches):
         recorder.add(launch, ends[number], ends[number + 1])
     for number, thread in np.argwhere(own[..., 0, 0]).tolist() if recorder.threads else ():
         first, last = (_nanoseconds(own[number, thread]) + shift).tolist()
         recorder.add(launches[number], first, last, thread + 1)
+
+
+def _shared_ends(ends: Sequence[int], launches: Sequence[Launch]) -> list[int]:
+    """Return the start of the first launch and the end of each; concurrent loops share their time equally.
+
+    Args:
+        ends: The same as read from the clock, where the first of some concurrent loops has the time of all.
+        launches: The launches.
+    """
+    shared = list(ends)
+    for first, launch in enumerate(launches):
+        count = launch.concurrent_loops
+        begin, end = ends[first], ends[first + count]
+        for number in range(1, count):
+            shared[first + number] = begin + (end - begin) * number // count
+    return shared
 
 
 def _nanoseconds(stamps: np.ndarray) -> np.ndarray:
