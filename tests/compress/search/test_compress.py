@@ -15,6 +15,7 @@ import sardonyx
 from sardonyx import Budget, demo
 from sardonyx.compress.evidence import stored_metric
 from sardonyx.compress.search import Compressed
+from sardonyx.compress.search.compression import closest_note
 from sardonyx.compress.search.page import page_of
 from sardonyx.compress.search.short_names import shorten_names
 from sardonyx.errors import EvaluationError, OptionError
@@ -139,8 +140,14 @@ def test_a_result_that_measures_slower_is_rejected(files: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "measure_beside", lambda *arguments: Measured((1e-3, 2e-3), (1.9, 2.1)))
     result = sardonyx.compress(CLASSIFIER, files / "train.npz", trials=3)
     assert result.report.plan == "original"
-    assert any("2.00 x the time of the original" in note for note in result.report.notes)
+    note = next(note for note in result.report.notes if "2.00 x the time of the original" in note)
+    assert note.endswith("Accept a slower result with `allow_slower=True` (`--allow-slower`).")
     assert result.report.verdict == "kept"
+
+
+@pytest.mark.parametrize(("broken", "permits"), [(["speed"], True), (["size", "speed"], False), ([], False)])
+def test_the_note_about_a_slower_result_says_how_to_accept_it(broken: list[str], permits: bool) -> None:
+    assert ("--allow-slower" in closest_note("int8", broken)) is permits
 
 
 def test_short_names_change_no_result() -> None:

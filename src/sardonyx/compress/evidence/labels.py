@@ -13,9 +13,7 @@ from sardonyx.compress.evidence.measurement import Evaluate
 from sardonyx.compress.evidence.metrics import metric
 from sardonyx.compress.samples import Preprocess, read_samples
 from sardonyx.errors import ModelFileError, OptionError
-
-NAMES = ("labels", "label", "y", "targets", "target", "truth")
-"""Names of labels, in order of preference, if several arrays could be labels."""
+from sardonyx.model.named_arrays import LABEL_NAMES
 
 LABEL_PREFIX = "truth::"
 """Prefix of the names of labels in files that hold outputs too; inputs have ``in::``."""
@@ -57,7 +55,7 @@ def read_labels(path: str | os.PathLike[str], inputs: Collection[str], metric: s
         )
     if len(arrays) == 1:
         return arrays
-    for name in NAMES:
+    for name in LABEL_NAMES:
         if name in arrays:
             return {name: arrays[name]}
     raise OptionError(

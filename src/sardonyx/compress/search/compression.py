@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time as clock
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from sardonyx.compress.search.budget import SECONDS, Budget, Quantity, quantity
 from sardonyx.compress.search.figures import Figures, Target, file_bytes, measure_beside
 from sardonyx.compress.search.moves import BY_NAME, MOVES, Fitting, Plan, without_reports
 from sardonyx.compress.search.sample_source import SampleSource
-from sardonyx.compress.search.search import Search, metric_comparisons
+from sardonyx.compress.search.search import SPEED, Search, metric_comparisons
 from sardonyx.compress.search.trial import State, Trial, front
 from sardonyx.compress.search.workbench import Workbench
 from sardonyx.errors import OptionError
@@ -46,6 +46,8 @@ from sardonyx.runtime.session import Session
 
 LEAST_SQNR = 20.0
 """SQNR in dB of every output without another budget of accuracy: an error of a tenth of the signal."""
+
+_PERMIT = "Accept a slower result with `allow_slower=True` (`--allow-slower`)."
 
 GATE_SECONDS = 1.5
 """Duration of the last measurement against the original."""
@@ -331,15 +333,16 @@ class _Choice:
                 return replace(figures, seconds=times.seconds[1], slower=times.interval)
             return figures
         share = times.seconds[1] / times.seconds[0]
-        self._notes.append(f"{trial.label} is rejected: {share:.2f} x the time of the original on {bench.target}.")
+        self._notes.append(
+            f"{trial.label} is rejected: {share:.2f} x the time of the original on {bench.target}. {_PERMIT}"
+        )
         return None
 
     def _note_closest(self) -> None:
         search = self._search
         accurate = search.best(1)
         if accurate:
-            broken = ", ".join(search.broken(accurate[0])) or "none"
-            self._notes.append(f"The closest result, {accurate[0].label}, breaks these limits: {broken}.")
+            self._notes.append(closest_note(accurate[0].label, search.broken(accurate[0])))
 
     def _compressed(self, trial: Trial, broken: list[str], model: ir.Model | None = None) -> Compressed:
         search = self._search
@@ -407,3 +410,14 @@ class _Choice:
         if not trial.plan:
             return "kept", "the model is the original"
         return evidence.verdict, evidence.reason
+
+
+def closest_note(label: str, broken: Sequence[str]) -> str:
+    """Return the note about the result that is closest to the budget.
+
+    Args:
+        label: The plan of the result.
+        broken: The limits that it breaks.
+    """
+    note = f"The closest result, {label}, breaks these limits: {', '.join(broken) or 'none'}."
+    return f"{note} {_PERMIT}" if list(broken) == [SPEED] else note

@@ -31,6 +31,9 @@ MOST_STEPS = 4
 TRUSTED_SQNR = 15.0
 """SQNR in dB of outputs that are close: on the models of ``benchmarks/compress.py`` no metric changed much above."""
 
+SPEED = "speed"
+"""The limit of every search but those that allow a slower result: a run takes no longer than the original's."""
+
 SLOWER = 1.02
 """The time over the original's from which a result counts as slower; below are differences of one cache line."""
 
@@ -229,7 +232,7 @@ class Search:
         return self.least_sqnr is None or (trial.sqnr is not None and trial.sqnr >= self.least_sqnr)
 
     def broken(self, trial: Trial) -> list[str]:
-        """Return the limits that a trial breaks, by name, with ``"speed"`` for a run slower than the original's."""
+        """Return the limits that a trial breaks, by name, with :data:`SPEED` for a run slower than the original's."""
         if trial.figures is None:
             return ["failed"]
         names = list(self.budget.limits)
@@ -237,7 +240,7 @@ class Search:
         if not self.is_accurate(trial):
             broken.insert(0, "accuracy")
         if trial.plan and not self.allows_slower and self.is_slower(trial):
-            broken.append("speed")
+            broken.append(SPEED)
         return broken
 
     def is_slower(self, trial: Trial) -> bool:
