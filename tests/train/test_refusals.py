@@ -189,6 +189,23 @@ def test_an_interrupt_leaves_a_checkpoint(tmp_path: Path, interruptible: None) -
     assert (tmp_path / "training.safetensors").exists()
 
 
+@pytest.mark.parametrize("name", ["label", "y", "target"])
+def test_labels_may_have_another_usual_name(name: str) -> None:
+    data = points(8)
+    losses = [
+        train.Trainer(regression(), "mse", train.SGD(0.1), seed=0).fit(named, epochs=1, batch_size=4)["loss"]
+        for named in (data, {"x": data["x"], name: data["labels"]})
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_an_array_of_no_usual_name_is_no_label() -> None:
+    data = points(8)
+    trainer = train.Trainer(regression(), "mse", train.SGD(0.1))
+    with pytest.raises(OptionError, match="missing labels"):
+        trainer.fit({"x": data["x"], "weights": data["labels"]}, epochs=1)
+
+
 def test_a_learner_refuses_what_does_not_fit_at_once() -> None:
     session = sardonyx.Session(regression(), compile="wait", threads=1)
     with train.Learner(session, "mse") as learner:

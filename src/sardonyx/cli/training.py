@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from sardonyx.train.trainer.history import History
     from sardonyx.train.trainer.trainer import Trainer
 
-Samples = Annotated[Path, typer.Option("--data", help="Arrays of inputs and labels by name (.npz), samples in axis 0.")]
+Samples = Annotated[
+    Path, typer.Option("--data", help="Arrays of inputs by name, and labels, label or y (.npz), samples in axis 0.")
+]
 Loss = Annotated[
     str,
     typer.Option(

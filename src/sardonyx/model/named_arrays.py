@@ -12,6 +12,9 @@ import numpy as np
 
 from sardonyx.errors import ModelFileError
 
+LABEL_NAMES = ("labels", "label", "y", "targets", "target", "truth")
+"""Names of arrays of labels, in order of preference."""
+
 _REMEDY = "Write the file with numpy.savez."
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from sardonyx.base.option_checks import require_count
 from sardonyx.core.ir.types import TensorType, conversion_remedy
 from sardonyx.errors import FeedError, OptionError
-from sardonyx.model.named_arrays import read_named_arrays
+from sardonyx.model.named_arrays import LABEL_NAMES, read_named_arrays
 from sardonyx.train.data.folders import LabeledFiles
 
 Batch = Mapping[str, Any] | Sequence[Any]
@@ -20,7 +20,7 @@ Batch = Mapping[str, Any] | Sequence[Any]
 
 Data = Mapping[str, Any] | tuple[Any, ...] | Iterable[Batch] | str | os.PathLike[str]
 """Whole arrays by name or in order, an ``.npz`` file of such, a folder with a folder of files for each class, or an
-iterable of batches, read once an epoch."""
+iterable of batches, read once an epoch. Labels may have any of the names in :data:`LABEL_NAMES`."""
 
 
 _INFINITE = -1
@@ -108,6 +108,7 @@ class Batches:
     def _named(self, batch: Any, where: str) -> dict[str, Any]:
         names = list(self._types)
         if isinstance(batch, Mapping):
+            batch = self._with_label(batch)
             missing = [name for name in names if name not in batch]
             if missing:
                 raise OptionError(
@@ -134,6 +135,15 @@ class Batches:
                 f"expected {len(others)} arrays{listed} beside those by name, got {len(arrays)}.", where=where
             )
         return named | dict(zip(others, arrays, strict=True))
+
+    def _with_label(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a batch whose labels have the expected name, if they have another one of :data:`LABEL_NAMES`."""
+        for name in (*self._types, *self._optional):
+            if name in LABEL_NAMES and name not in batch:
+                for other in LABEL_NAMES:
+                    if other in batch and other not in self._types:
+                        return {**batch, name: batch[other]}
+        return batch
 
     def epoch(self, number: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
         """Yield the batches of an epoch.
