@@ -3,13 +3,18 @@
     python benchmarks/tensor_parallel.py --model gpt2.onnx --ways 2 --length 128 --engines alone ray
 
 `alone` is the processor time of one way without an engine, sums and joins with its own parts: the time that ways take
-if exchanges cost nothing. `ray` is the time of a request to actors of Ray, exchanges included. Ratios are those of the
-whole with one thread; the goal is the number of ways. Turns alternate, the first ones warm up; figures are medians.
+if exchanges cost nothing. `ray` is the time of a request to actors of Ray, exchanges included; the cost of an exchange
+is the difference from `alone`. Ratios are those of the whole with one thread; the goal is the number of ways. Turns
+alternate, the first ones warm up; figures are medians.
+
+Ray gives its workers niceness 15 unless RAY_worker_niceness is set: beside other work on the machine, the actors would
+wait while the whole runs. Here they have the niceness of this process.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -90,6 +95,7 @@ def main() -> None:
     if "alone" in arguments.engines:
         works["alone"] = one_way(parallel, feeds), time.process_time
     if "ray" in arguments.engines:
+        os.environ.setdefault("RAY_worker_niceness", str(os.nice(0)))
         import ray
 
         from sardonyx.distributed.ray_tensor_parallel import RayTensorParallel
@@ -97,13 +103,18 @@ def main() -> None:
         ray.init(num_cpus=arguments.ways, include_dashboard=False, log_to_driver=False)
         actors = RayTensorParallel(parallel)
         works["ray"] = (lambda: actors.run(feeds)), time.perf_counter
-    table = rich.table.Table("engine", "whole ms", "ms", "whole / engine")
+    table = rich.table.Table("engine", "whole ms", "ms", "whole / engine", "ms an exchange")
+    alone = 0.0
     for name, (work, clock) in works.items():
         pairs = [pair(lambda: whole.run(None, feeds), work, clock, arguments.runs, number)
                  for number in range(arguments.rounds + 1)][1:]  # fmt: skip
         left, right = (statistics.median(pair[index] for pair in pairs) * 1e3 for index in (0, 1))
         ratio = statistics.median(a / b for a, b in pairs)
-        table.add_row(name, f"{left:.1f}", f"{right:.1f}", f"{ratio:.2f}")
+        exchange = (right - alone) / (len(parallel.stages) - 1) if alone and len(parallel.stages) > 1 else None
+        table.add_row(
+            name, f"{left:.1f}", f"{right:.1f}", f"{ratio:.2f}", "" if exchange is None else f"{exchange:.2f}"
+        )
+        alone = right if name == "alone" else alone
     console.print(table)
 
 
