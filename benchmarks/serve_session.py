@@ -2,7 +2,8 @@
 
 Run by `benchmarks/serve.py --session`. Both processes live through the whole measurement, one of them idle at a time. A
 turn is a number of requests, not a time: a window of time would cut requests of some ten milliseconds at both ends.
-A server with several clients merges their rows, so that it is also compared with runs of as many rows as clients. The
+A server with several clients merges their rows, so that it is also compared with runs of as many rows as clients, if
+the model has an open batch. The
 columns are the time of a row without a server over that with one, medians of the pairs: 1 is a server without cost.
 """
 
@@ -22,7 +23,7 @@ from typing import Any
 
 import serve_open_loop
 from serve_load import Load
-from serve_servers import command, free_port, installed, processor_seconds, running
+from serve_servers import command, free_port, has_open_batch, installed, processor_seconds, running
 
 SESSION = """
 import json, sys, time
@@ -153,7 +154,7 @@ def measure(model: Path, protocols: list[str], clients: list[int], seconds: floa
     words = command("sardonyx", model, folder, http, grpc)
     if words is None:
         raise RuntimeError("the packages of the extra serve are not installed")
-    results = []
+    results, has_batches = [], has_open_batch(model)
     with running(words, http) as server, session(model, folder / "row.npy") as alone:
         alone.run(1, 3)
         cost = alone.run(1, 3)[0]
@@ -174,7 +175,7 @@ def measure(model: Path, protocols: list[str], clients: list[int], seconds: floa
                             parts[name] = elapsed / (runs * count), used / (runs * count)
                         elif name == "row":
                             parts[name] = alone.run(1, runs * count)
-                        elif count > 1:
+                        elif count > 1 and has_batches:
                             parts[name] = alone.run(count, runs)
                     for name in parts.keys() - {"server"}:
                         for kind, index in (("time", 0), ("processor", 1)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -90,6 +91,50 @@ def test_links_that_lead_out_are_refused(root: Path, tmp_path_factory: pytest.Te
     for name in ("link", "folder"):
         with pytest.raises(ModelFileError):
             model_files(root, name)
+
+
+@pytest.mark.parametrize("kind", ["outside", "pipe", "device", "circle", "long"])
+@pytest.mark.parametrize("name", ["config.pbtxt", "labels.txt", "initial_state/zero", "model-settings.json"])
+def test_files_beside_a_model_are_regular_files_of_the_repository(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str, kind: str
+) -> None:
+    save("accumulate", tmp_path / "m" / "1" / "model.onnx")
+    state = 'state { input_name: "state" output_name: "next" data_type: TYPE_FP32 dims: [ 1 ] initial_state { '
+    state += 'name: "i" data_type: TYPE_FP32 dims: [ 1 ] data_file: "zero" } }'
+    config(tmp_path / "m", 'output { name: "y" data_type: TYPE_FP32 dims: [ 1 ] label_filename: "labels.txt" } '
+           f"max_batch_size: 4 sequence_batching {{ {state} }}")  # fmt: skip
+    files = {
+        "config.pbtxt": (tmp_path / "m" / "config.pbtxt").read_bytes(),
+        "labels.txt": b"a\n",
+        "initial_state/zero": bytes(4),
+    }
+    secret = tmp_path_factory.mktemp("outside") / "secret"
+    secret.write_bytes(files.get(name, b'{"parameters": {"uri": "x.onnx"}}'))
+    (tmp_path / "m" / "initial_state").mkdir()
+    for file, content in files.items():
+        (tmp_path / "m" / file).write_bytes(content)
+    repository = Repository(tmp_path, Limits(), LoadOptions(threads=1))
+    if name == "model-settings.json":
+        save("accumulate", tmp_path / "m" / "x.onnx")
+        shutil.rmtree(tmp_path / "m" / "1")
+    else:
+        assert repository.load("m")
+    path = tmp_path / "m" / name
+    path.unlink(missing_ok=True)
+    match kind:
+        case "outside":
+            path.symlink_to(secret)
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "circle":
+            path.symlink_to(path)
+        case _:
+            path.write_bytes(b"\n")
+            os.truncate(path, (1 << 30) + 1)
+    with pytest.raises(SardonyxError):
+        Repository(tmp_path, Limits(), LoadOptions(threads=1)).load("m")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.errors import ModelFileError, RequestError
-from sardonyx.serve.models.triton_config import Config, read_config
+from sardonyx.serve.models.auxiliary_files import read_auxiliary
+from sardonyx.serve.models.triton_config import MAX_BYTES, Config, read_config
 from sardonyx.serve.protocol.limits import MODEL_NAME
 
 _FILES = 10_000
 """Limit of the files of one model that polling looks at."""
+
+_LABEL_BYTES = 1 << 26
+"""Limit of the bytes of a file of labels."""
 
 _SUFFIXES = (".onnx", ".sdx")
 
@@ -101,7 +105,7 @@ def _model_files(root: Path, name: str) -> ModelFiles:
         return ModelFiles(name, {1: file}, folder=root, signature=_signature([file]))
     config_file = folder / "config.pbtxt"
     _require_inside(folder, root, name)
-    has_config = config_file.is_file()
+    has_config = os.path.lexists(config_file)
     config = read_config(config_file, name) if has_config else Config(policy=("latest", 1))
     versions = _selected(dict(_versions(folder, config)), config.policy)
     if not versions:
@@ -128,10 +132,11 @@ def read_labels(files: ModelFiles) -> dict[str, list[str]]:
     """
     labels = {}
     for output, filename in files.config.label_files.items():
+        where = f"{files.name}/{filename}"
         try:
-            text = (files.folder / filename).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelFileError(f"the labels cannot be read: {error}", where=f"{files.name}/{filename}") from error
+            text = read_auxiliary(files.folder / filename, files.folder.parent, _LABEL_BYTES, where).decode()
+        except UnicodeDecodeError as error:
+            raise ModelFileError(f"the labels cannot be read: {error}.", where=where) from error
         labels[output] = text.splitlines()
     return labels
 
@@ -153,7 +158,7 @@ def _versions(folder: Path, config: Config) -> Iterator[tuple[int, Path]]:
             if not file.is_file():
                 if config.named_file:
                     continue
-                models = [inner for inner in sorted(path.iterdir()) if inner.suffix in _SUFFIXES]
+                models = [inner for inner in sorted(path.iterdir()) if inner.suffix in _SUFFIXES and inner.is_file()]
                 if len(models) != 1:
                     continue
                 file = models[0]
@@ -175,11 +180,11 @@ def _settings_file(folder: Path) -> Path | None:
     if not settings.is_file():
         return None
     try:
-        uri = json.loads(settings.read_text(encoding="utf-8"))["parameters"]["uri"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        content = read_auxiliary(settings, folder.parent, MAX_BYTES, settings.name)
+        name = str(json.loads(content)["parameters"]["uri"]).removeprefix("./")
+    except (ModelFileError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    name = str(uri).removeprefix("./")
-    return folder / name if Path(name).name == name and name.endswith(_SUFFIXES) else None
+    return next((path for path in folder.iterdir() if path.name == name and path.suffix in _SUFFIXES), None)
 
 
 def _selected(versions: dict[int, Path], policy: tuple[Any, ...]) -> dict[int, Path]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import ModelFileError, RequestError, UnsupportedError
+from sardonyx.serve.models.auxiliary_files import read_auxiliary
 from sardonyx.serve.models.batching import Batching, QueuePolicy
 from sardonyx.serve.models.concatenation import Concatenation, SizeInput, SizeKind
 from sardonyx.serve.models.config_refusals import require_served_fields
@@ -95,11 +96,9 @@ def read_config(path: Path, name: str) -> Config:
     from google.protobuf import text_format
 
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ModelFileError(f"expected at most {MAX_BYTES} bytes.", where=f"{name}/config.pbtxt")
-        text = path.read_text(encoding="utf-8")
+        text = read_auxiliary(path, path.parent.parent, MAX_BYTES, f"{name}/config.pbtxt").decode()
         config = text_format.Parse(text, message_class("ModelConfig")())
-    except (OSError, ValueError, RecursionError, text_format.ParseError) as error:
+    except (ValueError, RecursionError, text_format.ParseError) as error:
         # ValueError: no UTF-8, or a number out of range.
         raise ModelFileError(f"the configuration cannot be read: {error}", where=f"{name}/config.pbtxt") from error
     return parsed_config(config, name, path.parent)
@@ -332,14 +331,9 @@ def _file_tensor(folder: Path, filename: str, spec: Any, sizes: list[int], where
         where: The name of the tensor.
     """
     path = folder / _plain_name(filename, where)
-    if not path.resolve().is_relative_to(folder.parent.resolve()):
-        raise ModelFileError("expected a file in the folder of the model.", where=where)
     datatype = _datatype(spec.data_type, where)
+    contents = read_auxiliary(path, folder.parent, _FILE_BYTES, where)
     try:
-        if path.stat().st_size > _FILE_BYTES:
-            raise ModelFileError(f"expected at most {_FILE_BYTES} bytes.", where=where)
-        return binary_tensor(memoryview(path.read_bytes()), datatype, sizes, where)
-    except OSError as error:
-        raise ModelFileError(f"the file of the tensor cannot be read: {error.strerror}.", where=where) from error
+        return binary_tensor(memoryview(contents), datatype, sizes, where)
     except RequestError as error:
         raise ModelFileError(f"the file of the tensor does not fit: {error.problem}", where=where) from error
