@@ -1,4 +1,4 @@
-"""Fuzz every parser of bytes from strangers in one process, without sockets: millions of inputs in minutes.
+"""Fuzz every parser of bytes from strangers in one process: millions of inputs, without sockets.
 
 Run from the root of the repository: ``python tools/fuzz_parsers.py --inputs 10000000 --seed 0``. The targets
 (`tests/fuzz/parser_targets.py`) are the parsers of requests (JSON, binary tensors, HTTP/1, HTTP/2, header blocks,

@@ -361,8 +361,8 @@ class Targets:
                     module.read_bytes = own
             assert sources.safe_name(resolved.model) == resolved.model
             for file in files:
-                found = resolved.find(file)
-                assert found.url.startswith("http") and (found.size is None or found.size >= 0)
+                remote = resolved.find(file)
+                assert remote.url.startswith("http") and (remote.size is None or remote.size >= 0)
 
         return run
 

@@ -20,9 +20,9 @@ from tests.fuzz.parser_targets import Draws, Targets, damaged
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SARDONYX_STATE", "off")
-        made = Targets(tmp_path_factory.mktemp("parsers"))
-        yield made
-        made.machine.close()
+        parsers = Targets(tmp_path_factory.mktemp("parsers"))
+        yield parsers
+        parsers.machine.close()
 
 
 NAMES = (

@@ -236,9 +236,9 @@ def test_a_region_whose_object_shrinks_is_refused(admin: Client) -> None:
 
 @pytest.mark.parametrize("name", ["shared_memory_offset", "shared_memory_byte_size"])
 def test_a_place_without_a_region_is_refused(open_server: Server, admin: Client, name: str) -> None:
-    place = {name: 8}
-    assert admin.infer("net", [{**X, "parameters": place}]).status == 400
-    assert admin.infer("net", [X], outputs=[{"name": "y", "parameters": place}]).status == 400
+    parameters = {name: 8}
+    assert admin.infer("net", [{**X, "parameters": parameters}]).status == 400
+    assert admin.infer("net", [X], outputs=[{"name": "y", "parameters": parameters}]).status == 400
     for part in ("inputs", "outputs"):
         call = message_class("ModelInferRequest")(model_name="net", raw_input_contents=[bytes(16)])
         call.inputs.add(name="x", datatype="FP32", shape=[1, 4])
