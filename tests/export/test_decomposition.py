@@ -47,8 +47,8 @@ def test_a_lacking_operator_is_written_by_its_definition(operator: str) -> None:
     assert operator not in {node.op_type for node in result.graph}
     assert notes_of(replaced) == [f"written by their definitions, because the engine lacks them: {operator}"]
     feeds = {"x": np.linspace(-2, 3, 12, dtype=np.float32).reshape(3, 4)}
-    found, expected = (evaluate(sardonyx.to_proto(one), feeds)["y"] for one in (result, model))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    ours, expected = (evaluate(sardonyx.to_proto(one), feeds)["y"] for one in (result, model))
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_refusals_name_the_operators_of_the_model_as_given() -> None:

@@ -61,7 +61,7 @@ def converted(
     """
     replaced: set[str] = set()
     result, refused, lacking = convert(model)
-    first, given = refused, model
+    first, source = refused, model
     for _ in range(ROUNDS):
         names = frozenset(lacking) - replaced
         written = _without(model, names) if refused and names else None
@@ -70,7 +70,7 @@ def converted(
         model = written
         replaced |= names
         result, refused, lacking = convert(model)
-    return (given, result, first, []) if refused else (model, result, (), sorted(replaced))
+    return (source, result, first, []) if refused else (model, result, (), sorted(replaced))
 
 
 def lacking(model: ir.Model, names: Collection[str], rule: str) -> list[Refusal]:
