@@ -54,6 +54,17 @@ _ENCODER = {
 }
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 _EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_ROUTED = {
+    "n_routed_experts": 6,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_group": 3,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5,
+    "norm_topk_prob": True,
+}
 _GRANITE = {
     "embedding_multiplier": 3.0,
     "attention_multiplier": 0.2,
@@ -135,6 +146,39 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmoe": ("olmoe", {**_SIZES, **_EXPERTS}),
     "granite": ("granite", {**_SIZES, **_GRANITE}),
     "granitemoe": ("granitemoe", {**_SIZES, **_GRANITE, **_EXPERTS}),
+    "granitemoeshared": ("granitemoeshared", {**_SIZES, **_GRANITE, **_EXPERTS, "shared_intermediate_size": 40}),
+    "granitemoeshared without shared": (
+        "granitemoeshared",
+        {**_SIZES, **_GRANITE, **_EXPERTS, "shared_intermediate_size": 0},
+    ),
+    "cwm": ("cwm", {**_SIZES, "head_dim": 8, "sliding_window": 4, "layer_types": _MIXED}),
+    "jais2": ("jais2", {**_SIZES, "head_dim": 8}),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", {**_SIZES, "head_dim": 8}),
+    "glm4_moe": ("glm4_moe", {**_SIZES, **_ROUTED, "head_dim": 8, "use_qk_norm": True, "attention_bias": True}),
+    "glm4_moe one group": ("glm4_moe", {**_SIZES, **_ROUTED, "n_group": 1, "topk_group": 1, "head_dim": 8}),
+    "dots1": ("dots1", {**_SIZES, **_ROUTED, "head_dim": 8, "sliding_window": 4, "layer_types": _MIXED}),
+    "gpt_oss": (
+        "gpt_oss",
+        {
+            **_SIZES,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "head_dim": 8,
+            "sliding_window": 4,
+            "layer_types": _MIXED,
+            "rope_parameters": {**_YARN, "truncate": False},
+            "attention_bias": True,
+        },
+    ),
+    "vaultgemma": (
+        "vaultgemma",
+        {**_SIZES, "head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 12, "layer_types": _MIXED},
+    ),
+    "codegen": ("codegen", {**_GPT2, "rotary_dim": 4}),
+    "data2vec-text": ("data2vec-text", _ENCODER),
+    "roberta-prelayernorm": ("roberta-prelayernorm", _ENCODER),
+    "xlm-roberta-xl": ("xlm-roberta-xl", _ENCODER),
+    "ernie": ("ernie", {**_ENCODER, "pad_token_id": 0}),
     "stablelm": ("stablelm", {**_SIZES, "use_qkv_bias": True}),
     "stablelm parallel": (
         "stablelm",

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import sardonyx
+from sardonyx.convert.imported import Options
 from sardonyx.convert.weights.architecture import FAMILIES, from_config
 from sardonyx.convert.weights.fields import Fields
+from sardonyx.convert.weights.importer import ways
 from sardonyx.convert.weights.rotary import rotary_of
 from sardonyx.errors import ModelFileError, SardonyxError, UnsupportedError
 from tests.convert.weights.checkpoints import decoder_feeds, llama_weights, write_folder
@@ -52,6 +54,21 @@ def test_a_family_answers_as_transformers_does(case: str, tmp_path: Path) -> Non
 def test_every_family_has_a_case() -> None:
     without_transformers = {"internlm2", "internlm3"}
     assert {kind for kind, _ in CASES.values()} == set(FAMILIES) - without_transformers
+
+
+def test_examples_of_encoders_have_token_types_that_the_checkpoint_has(tmp_path: Path) -> None:
+    recording = RECORDED["xlm-roberta-xl"]
+    write(tmp_path, recording["config"], recording["shapes"])
+    assert recording["shapes"]["embeddings.token_type_embeddings.weight"][0] == 1
+    (way,) = ways(str(tmp_path), Options())
+    assert all(not example["token_type_ids"].any() for example in way.read().examples)
+
+
+def test_groups_of_experts_share_the_experts_evenly(tmp_path: Path) -> None:
+    recording = RECORDED["glm4_moe"]
+    write(tmp_path, {**recording["config"], "n_group": 4}, recording["shapes"])
+    with pytest.raises(ModelFileError, match="6 experts are not a multiple of 4 groups"):
+        sardonyx.convert(str(tmp_path), verify=False)
 
 
 def test_fused_rows_by_key_head_are_those_of_llama(tmp_path: Path) -> None:

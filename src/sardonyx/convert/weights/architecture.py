@@ -43,6 +43,11 @@ class Architecture:
         experts: Number of experts.
         active_experts: Experts per token.
         normalizes_experts: True if weights of chosen experts are divided by their sum.
+        groups: Groups of experts.
+        active_groups: Groups of which experts are chosen.
+        expert_scale: Factor of the experts' weights.
+        gate_limit: Limit of gates, of alternating ones.
+        gate_slope: Factor of the gates in their sigmoid.
         jitter: Share of a score within which the sparse mixer compares scores.
         attention_limit: Soft limit of attention scores, 0 without.
         logit_limit: Soft limit of logits, 0 without.
@@ -72,6 +77,11 @@ class Architecture:
     experts: int = 0
     active_experts: int = 0
     normalizes_experts: bool = False
+    groups: int = 1
+    active_groups: int = 1
+    expert_scale: float = 1.0
+    gate_limit: float = 7.0
+    gate_slope: float = 1.702
     jitter: float = 0.0
     attention_limit: float = 0.0
     logit_limit: float = 0.0
@@ -117,7 +127,10 @@ def from_fields(name: str, family: Family, fields: Fields) -> Architecture:
     head_size = fields.integer("head_dim", default=hidden // heads, high=1 << 14)
     windows = _windows(family, fields, count)
     experts = family.experts
-    number = fields.integer("num_local_experts", "num_experts", high=1 << 12) if experts else 0
+    number = fields.integer("num_local_experts", "num_experts", "n_routed_experts", high=1 << 12) if experts else 0
+    groups = fields.integer("n_group", default=1, high=max(number, 1)) if experts else 1
+    if number % groups:
+        raise ModelFileError(f"{number} experts are not a multiple of {groups} groups", where=fields.where)
     query_scale = fields.real("query_pre_attn_scalar", default=head_size, low=1e-6)
     return Architecture(
         name,
@@ -139,6 +152,11 @@ def from_fields(name: str, family: Family, fields: Fields) -> Architecture:
         number,
         fields.integer("num_experts_per_tok", high=number) if experts else 0,
         fields.flag("norm_topk_prob", default=experts.is_normalized) if experts else False,
+        groups,
+        fields.integer("topk_group", default=1, high=groups) if experts else 1,
+        fields.real("routed_scaling_factor", default=1.0),
+        fields.real("swiglu_limit", default=7.0),
+        fields.real("swiglu_alpha", default=1.702),
         fields.real("router_jitter_noise", default=0.0),
         fields.real("attn_logit_softcapping", default=0.0),
         fields.real("final_logit_softcapping", default=0.0),
@@ -212,4 +230,5 @@ def _expert_layers(family: Family, fields: Fields, count: int) -> tuple[bool, ..
     if not isinstance(plain, list):
         raise fields.error("mlp_only_layers", plain, "a list")
     step = fields.integer("decoder_sparse_step", default=1)
-    return tuple(i not in plain and (i + 1) % step == 0 for i in range(count))
+    first = fields.integer("first_k_dense_replace", default=0, low=0, high=MOST_LAYERS)
+    return tuple(i >= first and i not in plain and (i + 1) % step == 0 for i in range(count))

@@ -223,6 +223,11 @@ EARLY_FAMILIES: dict[str, Family] = {
         variant=_gpt_neo,
     ),
     "gptj": _GPTJ_FAMILY,
+    "codegen": replace(
+        _GPTJ_FAMILY,
+        names=replace(_GPTJ, q="", k="", v="", qkv="attn.qkv_proj"),
+        fused="quarters",
+    ),
     "gpt_neox": Family(
         names=_NEOX,
         prefixes=("gpt_neox.",),

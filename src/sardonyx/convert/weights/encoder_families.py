@@ -70,6 +70,19 @@ _MEGATRON = replace(
     feed_forward_norm="ln",
     final_norm="encoder.ln",
 )
+_BEFORE = replace(
+    _BERT,
+    attention_norm="attention.LayerNorm",
+    feed_forward_norm="intermediate.LayerNorm",
+    final_norm="LayerNorm",
+)
+_LARGEST = replace(
+    _BERT,
+    embedding_norm="",
+    attention_norm="attention.self_attn_layer_norm",
+    feed_forward_norm="LayerNorm",
+    final_norm="encoder.LayerNorm",
+)
 _MODERN = Names(
     embedding="embeddings.tok_embeddings",
     embedding_norm="embeddings.norm",
@@ -106,6 +119,12 @@ def _bert(family: Family, fields: Fields) -> tuple[Family, Fields]:
         if fields.get(name):
             raise UnsupportedError(f"{name} of an encoder", where=fields.where)
     return family, fields
+
+
+def _ernie(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    if fields.flag("use_task_id"):
+        raise UnsupportedError("use_task_id true", where=fields.where)
+    return _bert(family, fields)
 
 
 def _distilbert(family: Family, fields: Fields) -> tuple[Family, Fields]:
@@ -154,6 +173,10 @@ ENCODER_FAMILIES: dict[str, Family] = {
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
+    "data2vec-text": replace(_ROBERTA, prefixes=("data2vec_text.",)),
+    "roberta-prelayernorm": replace(_ROBERTA, names=_BEFORE, prefixes=("roberta_prelayernorm.",), norms_sums=False),
+    "xlm-roberta-xl": replace(_ROBERTA, names=_LARGEST, norms_sums=False),
+    "ernie": replace(BERT, prefixes=("ernie.",), variant=_ernie),
     "distilbert": replace(
         BERT,
         names=_DISTILBERT,

@@ -35,6 +35,7 @@ class Names:
         o: Result of the attention.
         q_norm: Norm of queries.
         k_norm: Norm of keys.
+        sinks: A score of each head, whose share of the softmax no value has.
         gate: Gate of the feed-forward network.
         up: First matrix of the network.
         gate_up: Gate and first matrix as one.
@@ -62,6 +63,7 @@ class Names:
     o: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
+    sinks: str = ""
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
     gate_up: str = ""
@@ -83,12 +85,17 @@ class Experts:
         down: Second matrix of an expert.
         gate_up: Gates and first matrices of all experts as one tensor, [experts, 2 * inner, hidden].
         downs: Second matrices of all experts, [experts, hidden, inner].
-        choice: Order of choice and softmax; ``"sparse mixer"`` has a softmax over close scores for each choice.
+        choice: Order of choice and softmax; ``"sparse mixer"`` has a softmax over close scores for each choice;
+            ``"sigmoid, top"`` chooses by sigmoids plus :attr:`correction`, of the best groups of experts.
         is_normalized: True if chosen weights are divided by their sum; the field ``norm_topk_prob`` has precedence.
         gates: Gates of all experts as one tensor, [experts, inner, hidden].
         ups: First matrices of all experts.
-        shared: Gate, first and second matrix of an expert that sees every token; empty without one.
+        shared: Gate, first and second matrix of an expert that sees every token, or gate and first matrix as one and
+            the second; empty without one.
         shared_gate: Map to the logit of the shared expert's weight.
+        correction: Addends of the scores of experts, for their choice alone.
+        is_interleaved: True if the tensors of all experts are stored [in, out] with biases, gates and first matrices
+            alternate, and the activation is GPT-OSS's.
     """
 
     router: str = "mlp.gate"
@@ -98,12 +105,14 @@ class Experts:
     down: str = "down_proj"
     gate_up: str = "mlp.experts.gate_up_proj"
     downs: str = "mlp.experts.down_proj"
-    choice: Literal["softmax, top", "top, softmax", "sparse mixer"] = "softmax, top"
+    choice: Literal["softmax, top", "top, softmax", "sparse mixer", "sigmoid, top"] = "softmax, top"
     is_normalized: bool = False
     gates: str = ""
     ups: str = ""
     shared: tuple[str, ...] = ()
     shared_gate: str = ""
+    correction: str = ""
+    is_interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,9 @@ class Family:
         has_local_rotary: True if layers with a window have a rotary embedding of their own.
         query_norm: Norms of queries and keys: of a head with common weights, of all heads as one row, or of a head
             with its own weights.
-        fused: Order of queries, keys and values in one matrix: ``"groups"`` by head of keys.
+        rotates_first: True if norms of queries and keys follow their rotation.
+        fused: Order of queries, keys and values in one matrix: ``"groups"`` by head of keys, ``"quarters"`` queries,
+            values and keys in four parts.
         is_gated: True for a feed-forward network with gate.
         is_transposed: True if matrices are stored [in, out].
         repeats_cache: True if the source's cache repeats keys and values for the heads of queries.
@@ -156,7 +167,8 @@ class Family:
     rotary_layers: Literal["all", "windowed", "listed"] = "all"
     has_local_rotary: bool = False
     query_norm: Literal["", "head", "row", "own"] = ""
-    fused: Literal["rows", "groups"] = "rows"
+    rotates_first: bool = False
+    fused: Literal["rows", "groups", "quarters"] = "rows"
     is_gated: bool = True
     is_transposed: bool = False
     repeats_cache: bool = False

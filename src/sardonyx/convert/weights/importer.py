@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Size, Way
 from sardonyx.convert.weights.architecture import Architecture, from_config
-from sardonyx.convert.weights.checkpoint import FolderCheckpoint, GgufCheckpoint, SafetensorsFiles
+from sardonyx.convert.weights.checkpoint import Checkpoint, FolderCheckpoint, GgufCheckpoint, SafetensorsFiles
 from sardonyx.convert.weights.gguf import GgufFile
 from sardonyx.convert.weights.gguf_families import from_gguf
 from sardonyx.convert.weights.models import has_positions, transformer_model
@@ -72,7 +72,7 @@ def _read_folder(folder: Path, path: Path) -> Imported:
     _refuse_unused(architecture, unused, folder)
     run, reason = transformers_answers(folder, architecture)
     beside = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    return _imported(architecture, model, run, reason, beside)
+    return _imported(architecture, checkpoint, model, run, reason, beside)
 
 
 def _is_left_out(name: str, architecture: Architecture) -> bool:
@@ -93,7 +93,7 @@ def _read_gguf(path: Path) -> Imported:
     run, reason = transformers_answers(path.parent, architecture, path.name, description.config)
     if architecture.family.repeats_cache:
         run, reason = None, "transformers reads the fused rows of Falcon's new architecture in another order"
-    return _imported(architecture, model, run, reason)
+    return _imported(architecture, checkpoint, model, run, reason)
 
 
 def _refuse_unused(architecture: Architecture, unused: Sequence[str], path: Path) -> None:
@@ -106,12 +106,15 @@ def _refuse_unused(architecture: Architecture, unused: Sequence[str], path: Path
 
 def _imported(
     architecture: Architecture,
+    checkpoint: Checkpoint,
     model: ir.Model,
     run: Callable[[Feeds], Answers] | None,
     reason: str,
     beside: Sequence[Path] = (),
 ) -> Imported:
-    examples = [_example(architecture, 2, 5, 3), _example(architecture, 1, 1, 4), _example(architecture, 3, 4, 0)]
+    types = architecture.family.names.token_types
+    kinds = len(checkpoint.tensor(f"{types}.weight")) if types else 0
+    examples = [_example(architecture, kinds, *sizes) for sizes in ((2, 5, 3), (1, 1, 4), (3, 4, 0))]
     sizes = {"batch": Size(2), "sequence": Size(5)}
     if not architecture.family.is_encoder:
         sizes["past"] = Size(3, low=0)
@@ -119,14 +122,15 @@ def _imported(
     return Imported(model, run, reason, sizes=sizes, examples=examples, calls=calls, beside=beside)
 
 
-def _example(architecture: Architecture, batch: int, length: int, past: int) -> dict[str, Any]:
+def _example(architecture: Architecture, kinds: int, batch: int, length: int, past: int) -> dict[str, Any]:
+    """Return drawn inputs; `kinds` is the number of token types."""
     generator = np.random.default_rng(batch)
     feeds: dict[str, Any] = {"input_ids": generator.integers(0, architecture.vocabulary, (batch, length))}
     if architecture.family.is_encoder:
         feeds["attention_mask"] = np.ones((batch, length), np.int64)
         feeds["attention_mask"][0, length // 2 + 1 :] = 0
-        if architecture.family.names.token_types:
-            feeds["token_type_ids"] = generator.integers(0, 2, (batch, length))
+        if kinds:
+            feeds["token_type_ids"] = generator.integers(0, kinds, (batch, length))
         return feeds
     feeds["attention_mask"] = np.ones((batch, past + length), np.int64)
     if has_positions(architecture):

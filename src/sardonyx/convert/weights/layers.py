@@ -66,17 +66,42 @@ class LayersBuilder(TransformerBuilder):
     ) -> tuple[ir.Value, Cache]:
         """Return the result of the attention, and all keys and values."""
         q, k, v = self._projections(self.a.layers[i], x)
-        q, k = self.rotated(q, rotation), self.rotated(k, rotation)
+        if self.family.rotates_first:
+            q, k = self.rotated(q, rotation), self.rotated(k, rotation)
+            q, k = self._head_norms(self.a.layers[i], q, k)
+        else:
+            q, k = self._head_norms(self.a.layers[i], q, k)
+            q, k = self.rotated(q, rotation), self.rotated(k, rotation)
         if cache is not None:
             k, v = self.node("Concat", cache[0], k, axis=2), self.node("Concat", cache[1], v, axis=2)
         scores = self.node("MatMul", q, self.node("Transpose", self._repeated(k), perm=[0, 1, 3, 2]))
         scores = self.limited(self.scaled(scores, self.a.attention_scale), self.a.attention_limit)
-        share = self.node("Softmax", self.node("Add", scores, mask), axis=-1)
+        share = self._share(i, self.node("Add", scores, mask))
         mixed = self.node("Transpose", self.node("MatMul", share, self._repeated(v)), perm=[0, 2, 1, 3])
         width = self.a.heads * self.a.head_size
         mixed = self.node("Reshape", mixed, self.ints(0, 0, width))
         name = f"{self.a.layers[i]}.{self.family.names.o}"
         return self.linear(mixed, name, width, self.a.hidden, is_transposed=self.family.is_transposed), (k, v)
+
+    def _share(self, i: int, scores: ir.Value) -> ir.Value:
+        """Return the softmax of scores; a sink takes a share of its own."""
+        sinks = self.family.names.sinks
+        if not sinks:
+            return self.node("Softmax", scores, axis=-1)
+        column = self.node("Unsqueeze", self.weight(f"{self.a.layers[i]}.{sinks}", self.a.heads), self.ints(0, 2, 3))
+        sizes = (self.sizes_of(scores, 0, 3), self.ints(1))
+        column = self.node("Expand", column, self.node("Concat", *sizes, axis=0))
+        share = self.node("Softmax", self.node("Concat", scores, column, axis=-1), axis=-1)
+        return self.node("Slice", share, self.ints(0), self.ints(-1), self.ints(-1))
+
+    def _head_norms(self, layer: str, q: ir.Value, k: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Return queries and keys with the norms of heads that the family has."""
+        q_norm, k_norm = (f"{layer}.{name}" for name in (self.family.names.q_norm, self.family.names.k_norm))
+        if self.family.query_norm == "head":
+            return self.norm(q, q_norm, self.a.head_size), self.norm(k, k_norm, self.a.head_size)
+        if self.family.query_norm == "own":
+            return self._own_norm(q, q_norm, self.a.heads), self._own_norm(k, k_norm, self.a.key_heads)
+        return q, k
 
     def _projections(self, layer: str, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Return queries, keys and values, [batch, heads, sequence, size]."""
@@ -97,10 +122,6 @@ class LayersBuilder(TransformerBuilder):
         if self.a.clip:
             parts = [self.node("Clip", part, self.number(-self.a.clip), self.number(self.a.clip)) for part in parts]
         q, k, v = (self._heads(part, count) for part, count in zip(parts, counts, strict=True))
-        if self.family.query_norm == "head":
-            q, k = self.norm(q, norms[0], size), self.norm(k, norms[1], size)
-        elif self.family.query_norm == "own":
-            q, k = self._own_norm(q, norms[0], self.a.heads), self._own_norm(k, norms[1], self.a.key_heads)
         return q, k, v
 
     def _fused(self, x: ir.Value, name: str, counts: tuple[int, int, int]) -> list[ir.Value]:
@@ -109,6 +130,12 @@ class LayersBuilder(TransformerBuilder):
         whole = self.linear(x, name, self.a.hidden, sum(counts) * size, is_transposed=self.family.is_transposed)
         if self.family.fused == "rows":
             return self.nodes_of("Split", 3, whole, self.ints(*(count * size for count in counts)), axis=-1)
+        if self.family.fused == "quarters":
+            if keys != self.a.heads or keys % 4:
+                raise UnsupportedError(f"{keys} heads in four parts", where=self.a.name)
+            quarters = self.node("Reshape", whole, self.ints(0, 0, 4, 3 * keys // 4 * size))
+            q, v, k = self.nodes_of("Split", 3, quarters, axis=-1, num_outputs=3)
+            return [self.node("Reshape", part, self.ints(0, 0, -1)) for part in (q, k, v)]
         groups = self.node("Reshape", whole, self.ints(0, 0, keys, sum(counts) // keys * size))
         parts = self.nodes_of("Split", 3, groups, self.ints(*(count // keys * size for count in counts)), axis=-1)
         return [self.node("Reshape", part, self.ints(0, 0, -1)) for part in parts]
@@ -176,7 +203,13 @@ class LayersBuilder(TransformerBuilder):
     def _experts(self, experts: Experts, layer: str, x: ir.Value) -> ir.Value:
         """Return the weighted sum of the best experts; others see every token with weight 0."""
         scores = self.linear(x, f"{layer}.{experts.router}", self.a.hidden, self.a.experts)
-        weights = self._sparse_mixer(scores) if experts.choice == "sparse mixer" else self._chosen(experts, scores)
+        match experts.choice:
+            case "sparse mixer":
+                weights = self._sparse_mixer(scores)
+            case "sigmoid, top":
+                weights = self._corrected(f"{layer}.{experts.correction}", scores)
+            case _:
+                weights = self._chosen(experts, scores)
         total: ir.Value | None = None
         for j in range(self.a.experts):
             part = self._expert(experts, layer, j, x)
@@ -187,8 +220,9 @@ class LayersBuilder(TransformerBuilder):
             return total
         names = [f"{layer}.{name}" for name in experts.shared]
         size = self._inner_size(names[0])
-        gate, up = (self._outward(x, name, size) for name in names[:2])
-        common = self._inward(self.node("Mul", self.activated(gate), up), names[2])
+        outward = [self._outward(x, name, size) for name in names[:-1]]
+        gate, up = outward if len(outward) == 2 else self.nodes_of("Split", 2, outward[0], axis=-1, num_outputs=2)
+        common = self._inward(self.node("Mul", self.activated(gate), up), names[-1])
         if experts.shared_gate:
             logit = self.linear(x, f"{layer}.{experts.shared_gate}", self.a.hidden, 1)
             common = self.node("Mul", self.node("Sigmoid", logit), common)
@@ -204,6 +238,31 @@ class LayersBuilder(TransformerBuilder):
         elif self.a.normalizes_experts:
             best = self.node("Div", best, self.node("ReduceSum", best, self.ints(-1), keepdims=1))
         return self._scattered(scores, index, best)
+
+    def _corrected(self, correction: str, scores: ir.Value) -> ir.Value:
+        """Return the weight of each expert: the sigmoids of those whose corrected ones are best, in the best groups."""
+        share = self.node("Sigmoid", scores)
+        ranked = self.node("Add", share, self.weight(correction, self.a.experts))
+        if self.a.active_groups < self.a.groups:
+            ranked = self._of_best_groups(ranked)
+        _, index = self.nodes_of("TopK", 2, ranked, self.ints(self.a.active_experts), axis=-1)
+        best = self.node("GatherElements", share, index, axis=-1)
+        if self.a.normalizes_experts:
+            total = self.node("ReduceSum", best, self.ints(-1), keepdims=1)
+            best = self.node("Div", best, self.node("Add", total, self.number(1e-20)))
+        return self._scattered(scores, index, self.scaled(best, self.a.expert_scale))
+
+    def _of_best_groups(self, ranked: ir.Value) -> ir.Value:
+        """Return -inf for experts outside of the groups with the largest sums of two."""
+        members = self.a.experts // self.a.groups
+        groups = self.node("Reshape", ranked, self.ints(0, 0, self.a.groups, members))
+        two, _ = self.nodes_of("TopK", 2, groups, self.ints(2), axis=-1)
+        sums = self.node("ReduceSum", two, self.ints(-1), keepdims=0)
+        _, index = self.nodes_of("TopK", 2, sums, self.ints(self.a.active_groups), axis=-1)
+        ones = self.node("Expand", self.number(1.0), self.node("Shape", index))
+        chosen = self.node("Cast", self._scattered(sums, index, ones), to=ir.DataType.BOOL)
+        kept = self.node("Where", self.node("Unsqueeze", chosen, self.ints(-1)), groups, self.number(-np.inf))
+        return self.node("Reshape", kept, self.ints(0, 0, self.a.experts))
 
     def _scattered(self, scores: ir.Value, index: ir.Value, values: ir.Value) -> ir.Value:
         zeros = self.node("Expand", self.number(0.0), self.node("Shape", scores))
@@ -231,6 +290,8 @@ class LayersBuilder(TransformerBuilder):
     def _expert(self, experts: Experts, layer: str, j: int, x: ir.Value) -> ir.Value:
         """Return the result of one expert for all tokens."""
         own = f"{layer}.{experts.expert.format(j)}"
+        if experts.is_interleaved:
+            return self._interleaved(experts, layer, j, x)
         if self.checkpoint.has(f"{own}.{experts.up}.weight"):
             size = self._inner_size(f"{own}.{experts.up}")
             gate, up = (self._outward(x, f"{own}.{name}", size) for name in (experts.gate, experts.up))
@@ -247,6 +308,28 @@ class LayersBuilder(TransformerBuilder):
             product = self.product(x, self.stored(both, f"{own}.gate_up"))
             gate, up = self.nodes_of("Split", 2, product, axis=-1, num_outputs=2)
         return self.product(self.node("Mul", self.activated(gate), up), self.stored(down, f"{own}.down"))
+
+    def _interleaved(self, experts: Experts, layer: str, j: int, x: ir.Value) -> ir.Value:
+        """Return the result of an expert whose gates and first rows alternate, with GPT-OSS's limits."""
+        both, down = (self._slice(f"{layer}.{name}", j) for name in (experts.gate_up, experts.downs))
+        own = f"{layer}.{experts.expert.format(j)}"
+        widths = {"gate_up": both.shape[1], "down": down.shape[1]}
+        names = {"gate_up": experts.gate_up, "down": experts.downs}
+        biases = {
+            part: self.node(
+                "Gather", self.weight(f"{layer}.{name}_bias", self.a.experts, widths[part]), self.integer(j), axis=0
+            )
+            for part, name in names.items()
+        }
+        product = self.product(x, self.stored(both, f"{own}.gate_up"), biases["gate_up"], is_transposed=True)
+        pairs = self.node("Reshape", product, self.ints(0, 0, -1, 2))
+        gate, up = (self.node("Gather", pairs, self.integer(part), axis=-1) for part in range(2))
+        limit = self.number(self.a.gate_limit)
+        gate = self.node("Min", gate, limit)
+        up = self.node("Clip", up, self.number(-self.a.gate_limit), limit)
+        gate = self.node("Mul", gate, self.node("Sigmoid", self.scaled(gate, self.a.gate_slope)))
+        inner = self.node("Mul", self.node("Add", up, self.number(1.0)), gate)
+        return self.product(inner, self.stored(down, f"{own}.down"), biases["down"], is_transposed=True)
 
     def _slice(self, name: str, j: int) -> npt.NDArray[Any] | Blocks:
         """Return the matrix of one expert from the tensor of all."""

@@ -34,6 +34,12 @@ _GRANITE = Experts(
     downs="block_sparse_moe.output_linear.weight",
     choice="top, softmax",
 )
+_SIGMOID = Experts(
+    choice="sigmoid, top",
+    is_normalized=True,
+    shared=tuple(f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")),
+    correction="mlp.gate.e_score_correction_bias",
+)
 _GEMMA = {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256}
 
 
@@ -63,6 +69,23 @@ def _stablelm(family: Family, fields: Fields) -> tuple[Family, Fields]:
     names = replace(family.names, feed_forward_norm="" if is_parallel else family.names.feed_forward_norm)
     family = replace(family, names=names, is_parallel=is_parallel)
     return replace(family, query_norm="own" if fields.flag("qk_layernorm") else ""), fields
+
+
+def _granite_shared(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """The shared expert is optional."""
+    assert family.experts is not None
+    if fields.integer("shared_intermediate_size", default=0, low=0):
+        return family, fields
+    return replace(family, experts=replace(family.experts, shared=())), fields
+
+
+def _glm_moe(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    return replace(family, query_norm="head" if fields.flag("use_qk_norm") else ""), fields
+
+
+def _dots(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """Shared experts are one network, of as many widths; weights are divided on request alone."""
+    return family, fields if fields.has("norm_topk_prob") else fields.changed(norm_topk_prob=False)
 
 
 def _cohere(family: Family, fields: Fields) -> tuple[Family, Fields]:
@@ -159,6 +182,48 @@ LLAMA_FAMILIES: dict[str, Family] = {
     ),
     "granite": LLAMA,
     "granitemoe": replace(LLAMA, experts=_GRANITE, defaults={"num_local_experts": 8, "num_experts_per_tok": 2}),
+    "granitemoeshared": replace(
+        LLAMA,
+        experts=replace(_GRANITE, shared=("shared_mlp.input_linear", "shared_mlp.output_linear")),
+        defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
+        variant=_granite_shared,
+    ),
+    "cwm": replace(LLAMA, window_period=4, defaults={"sliding_window": 8192, "head_dim": 128, "rope_theta": 1e6}),
+    "jais2": replace(LLAMA, norm="layer", is_gated=False, defaults={"layer_norm_eps": 1e-5, "hidden_act": "relu2"}),
+    "hunyuan_v1_dense": replace(
+        LLAMA,
+        names=replace(LLAMA.names, q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm"),
+        query_norm="head",
+        rotates_first=True,
+        defaults={"rms_norm_eps": 1e-5},
+    ),
+    "glm4_moe": replace(
+        LLAMA,
+        experts=_SIGMOID,
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "partial_rotary_factor": 0.5,
+            "n_routed_experts": 128,
+            "num_experts_per_tok": 8,
+            "first_k_dense_replace": 1,
+        },
+        variant=_glm_moe,
+    ),
+    "dots1": replace(LLAMA, query_norm="head", window_period=1, experts=_SIGMOID, variant=_dots),
+    "gpt_oss": replace(
+        LLAMA,
+        names=replace(LLAMA.names, sinks="self_attn.sinks"),
+        window_period=2,
+        experts=Experts(router="mlp.router", choice="top, softmax", is_interleaved=True),
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "num_local_experts": 128,
+            "num_experts_per_tok": 4,
+            "sliding_window": 128,
+            "head_dim": 64,
+            "rope_theta": 150000.0,
+        },
+    ),
     "stablelm": replace(
         LLAMA,
         names=replace(LLAMA.names, q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm"),
@@ -192,6 +257,10 @@ LLAMA_FAMILIES: dict[str, Family] = {
     ),
     "gemma": _GEMMA1,
     "gemma2": _GEMMA2,
+    "vaultgemma": replace(
+        _GEMMA2,
+        names=Names(feed_forward_norm="pre_feedforward_layernorm"),
+    ),
     "gemma3_text": replace(
         _GEMMA2,
         query_norm="head",
