@@ -28,6 +28,16 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "scatter": (lambda x: x.at[:, jnp.array([1, 1, 3])].add(2.0), X),
     "scan": (lambda x: lax.scan(lambda c, e: (jnp.tanh(c + e), c), jnp.zeros(x.shape[1]), x, reverse=True), X),
     "loop": (lambda x: lax.while_loop(lambda s: s[0] < 5, lambda s: (s[0] + 1, s[1] * 1.5 + 1), (0, x)), X),
+    "loops of elements": (
+        lambda x: jax.vmap(
+            lambda v: lax.while_loop(lambda s: s[0].sum() > 0.3, lambda s: (s[0] * 0.5, s[1] + 1), (v, 0))
+        )(x * x),
+        X,
+    ),
+    "gradient of pooling": (
+        jax.grad(lambda x: (lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 2, 1), (1, 2, 2, 1), "SAME") ** 2).sum()),
+        IMAGE,
+    ),
     "branches": (lambda x: lax.switch(jnp.int32(x.sum() > 0), [lambda v: v, lambda v: v * 2], x), X),
     "spectrum": (lambda x: jnp.abs(jnp.fft.rfft(x)), X),
     "inverse spectrum": (lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * 2, 5), X),

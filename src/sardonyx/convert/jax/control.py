@@ -66,9 +66,33 @@ def _while(c: Context, e: Any, *operands: ir.Value) -> list[ir.Value]:
     inner = c.inner()
     carried = [_typed(inner, "state", variable) for variable in e.outvars]
     results = inner.call(body.jaxpr, body.consts, [*body_constants, *carried])
-    (again,) = inner.call(condition.jaxpr, condition.consts, [*cond_constants, *results])
-    graph = inner.graph([*_counter(inner), *carried], _identities(inner, [again, *results]), "body")
-    return c.nodes_of("Loop", len(states), None, begins, *states, body=graph)
+    lanes = condition.out_avals[0].shape
+    if not lanes:
+        (again,) = inner.call(condition.jaxpr, condition.consts, [*cond_constants, *results])
+        graph = inner.graph([*_counter(inner), *carried], _identities(inner, [again, *results]), "body")
+        return c.nodes_of("Loop", len(states), None, begins, *states, body=graph)
+    # A loop under vmap: states of elements whose condition fails stay, until all fail.
+    going = ir.Value(
+        name=inner.names.fresh("lanes"),
+        type=ir.TensorType(ir.DataType.BOOL),
+        shape=ir.Shape([n if isinstance(n, int) else None for n in lanes]),
+    )
+    states_after = []
+    for variable, new, old in zip(e.outvars, results, carried, strict=True):
+        axes = list(range(len(lanes), len(variable.aval.shape)))
+        states_after.append(
+            inner.node("Where", inner.node("Unsqueeze", going, inner.ints(axes)) if axes else going, new, old)
+        )
+    (again,) = inner.call(condition.jaxpr, condition.consts, [*cond_constants, *states_after])
+    body_results = _identities(inner, [_any(inner, again), again, *states_after])
+    graph = inner.graph([*_counter(inner), going, *carried], body_results, "body")
+    return c.nodes_of("Loop", len(states) + 1, None, _any(c, begins), begins, *states, body=graph)[1:]
+
+
+def _any(c: Context, x: ir.Value) -> ir.Value:
+    """Return whether one element holds, as a scalar."""
+    count = c.node("ReduceSum", c.node("Cast", x, to=ir.DataType.INT64), keepdims=0)
+    return c.node("Greater", count, c.scalar(0, np.dtype(np.int64)))
 
 
 @rule("scan")

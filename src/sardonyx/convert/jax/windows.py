@@ -46,6 +46,36 @@ def _convolution(c: Context, e: Any, x: ir.Value, w: ir.Value) -> ir.Value:
     return c.node("Transpose", result, perm=order)
 
 
+@rule("select_and_scatter_add")
+def _scattered(c: Context, e: Any, source: ir.Value, x: ir.Value) -> ir.Value:
+    """The gradient of a maximum over windows: every number goes to the place of its window's extreme."""
+    p, shape, windows = e.params, e.invars[1].aval.shape, e.invars[0].aval.shape
+    kernel, strides, pads = p["window_dimensions"], p["window_strides"], p["padding"]
+    if any(not isinstance(n, int) for n in (*shape, *windows)):
+        raise UnsupportedError("indices of extremes over open sizes", where=e.primitive.name)
+    spatial = [
+        i for i, (k, s) in enumerate(zip(kernel, strides, strict=True)) if k != 1 or s != 1 or tuple(pads[i]) != (0, 0)
+    ]
+    if not spatial:
+        return c.node("Identity", source)
+    order = [*(i for i in range(len(shape)) if i not in spatial), *spatial]
+    flat = c.node("Transpose", x if p["select_prim"].name == "ge" else c.node("Neg", x), perm=order)
+    flat = c.node("Reshape", flat, c.ints([-1, 1, *(shape[i] for i in spatial)]))
+    _, indices = c.nodes_of(
+        "MaxPool",
+        2,
+        flat,
+        kernel_shape=[int(kernel[i]) for i in spatial],
+        strides=[int(strides[i]) for i in spatial],
+        pads=[int(pads[i][side]) for side in range(2) for i in spatial],
+    )
+    zeros = c.constant(np.zeros(int(np.prod(shape))), dtype_of(e.invars[0]))
+    updates = c.node("Reshape", c.node("Transpose", source, perm=order), c.ints([-1]))
+    total = c.node("ScatterElements", zeros, c.node("Reshape", indices, c.ints([-1])), updates, axis=0, reduction="add")
+    total = c.node("Reshape", total, c.ints([shape[i] for i in order]))
+    return c.node("Transpose", total, perm=[order.index(i) for i in range(len(order))])
+
+
 @rule("reduce_window_max", "reduce_window_sum", "reduce_window_min")
 def _window(c: Context, e: Any, x: ir.Value) -> ir.Value:
     p, shape, result = e.params, e.invars[0].aval.shape, e.outvars[0].aval.shape

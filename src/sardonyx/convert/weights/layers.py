@@ -261,8 +261,8 @@ class LayersBuilder(TransformerBuilder):
         _, index = self.nodes_of("TopK", 2, sums, self.ints(self.a.active_groups), axis=-1)
         ones = self.node("Expand", self.number(1.0), self.node("Shape", index))
         chosen = self.node("Cast", self._scattered(sums, index, ones), to=ir.DataType.BOOL)
-        kept = self.node("Where", self.node("Unsqueeze", chosen, self.ints(-1)), groups, self.number(-np.inf))
-        return self.node("Reshape", kept, self.ints(0, 0, self.a.experts))
+        masked = self.node("Where", self.node("Unsqueeze", chosen, self.ints(-1)), groups, self.number(-np.inf))
+        return self.node("Reshape", masked, self.ints(0, 0, self.a.experts))
 
     def _scattered(self, scores: ir.Value, index: ir.Value, values: ir.Value) -> ir.Value:
         zeros = self.node("Expand", self.number(0.0), self.node("Shape", scores))
