@@ -21,9 +21,11 @@ import numpy as np
 
 from sardonyx.errors import SardonyxError
 from sardonyx.hub import download, sources
+from sardonyx.hub.cache import Cache
 from sardonyx.hub.lock import Lock, LockedModel
 from sardonyx.privacy.answers import read_policies
 from sardonyx.privacy.ledger import Ledger
+from sardonyx.serve.client import read_result
 from sardonyx.serve.grpc import frames
 from sardonyx.serve.grpc.conversion import parsed_request
 from sardonyx.serve.grpc.frames import frame, header_block, settings_frame
@@ -239,6 +241,16 @@ class Targets:
         typed.inputs[0].contents.fp32_contents.extend(x.tolist())
         typed.parameters["triton_enable_empty_final_response"].bool_param = True
         self._add("protobuf", message, call.SerializeToString(), typed.SerializeToString())
+        part = {"name": "y", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
+        text = _compact({"model_version": "1", "parameters": {"sardonyx_revision": 0}, "outputs": [part]})
+        plain = {"name": "y", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+
+        def answer(data: bytes) -> None:
+            length = None if data.endswith(b"}") else str(max(len(data) - 8, 0))
+            for array in read_result(data, length).outputs.values():
+                assert array.nbytes <= 16 * len(data)
+
+        self._add("client", answer, text + bytes(8), _compact({"outputs": [plain]}))
 
     def _converse(self, wire: str, data: bytes) -> None:
         """Feed bytes to a connection, without waiting for runs; no answer may be of a defect."""
@@ -334,6 +346,18 @@ class Targets:
         self._add(
             "hf", self._resolving("hf:a/b/m.onnx", ("m.onnx", "w.bin")), _compact({"sha": "1" * 40, "siblings": rows})
         )
+
+        cache = Cache(self._folder / "hub")
+        note = cache.folder / "models" / "note.json"
+        note.parent.mkdir(parents=True)
+        files = {"m.onnx": [digest, 5], "w/weights.bin": [digest, 1 << 33]}
+        row = _compact({"name": "hf:a", "revision": "1" * 40, "model": "m.onnx", "files": files})
+
+        def noted(path: Path) -> None:
+            for entry in cache.models():
+                assert entry.path.is_relative_to(path.parent)
+
+        self._add("hub-note", self._from_file(noted, note), row)
 
         def name(data: bytes) -> None:
             safe = sources.safe_name(data.decode("utf-8", "surrogateescape"))

@@ -26,12 +26,13 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
 
 
 NAMES = (
-    "json", "binary", "http1", "http2", "hpack", "protobuf", "strings", "json-data", "numbers", "safetensors",
-    "config.pbtxt", "model-settings", "tokens", "privacy", "signature-policy", "lock", "oci", "hf", "file-name", "key",
-    "attestation", "signature", "signed-statement", "licence", "encrypted-head", "encrypted-file", "encrypted-stream",
+    "json", "binary", "http1", "http2", "hpack", "protobuf", "client", "strings", "json-data", "numbers", "safetensors",
+    "config.pbtxt", "model-settings", "tokens", "privacy", "signature-policy", "lock", "oci", "hf", "hub-note",
+    "file-name", "key", "attestation", "signature", "signed-statement", "licence", "encrypted-head", "encrypted-file",
+    "encrypted-stream",
 )  # fmt: skip
-CONVERSATIONS = ("http1", "http2", "hpack", "numbers")
-"""Targets that refuse nothing: connections answer what is malformed, and lists are compared if they are read."""
+CONVERSATIONS = ("http1", "http2", "hpack", "numbers", "hub-note")
+"""Targets that refuse nothing: connections answer, lists are compared if they are read, and notes are ignored."""
 REFUSED = {
     "file-name": ("../", "/etc", "c:/", ".."), "json": ("shared_memory_region", '"shape":[2,2]', '"s"'),
     "json-data": ("",),

@@ -34,4 +34,5 @@ def command(
     if as_json:
         print_json({"verified": True, "files": [str(path) for path in signed.files], "by": str(signed.verifier)})
         return
-    console.print(f"{model}: signed by {signed.verifier}, {len(signed.files)} files", markup=False)
+    count = f"{len(signed.files)} file{'' if len(signed.files) == 1 else 's'}"
+    console.print(f"{model}: signed by {signed.verifier}, {count}", markup=False)

@@ -200,8 +200,9 @@ def _read_note(path: Path) -> Stored | None:
     try:
         note = json.loads(path.read_bytes())
         files = {str(name): (str(sum), int(size)) for name, (sum, size) in note["files"].items()}
-        return Stored(str(note["name"]), str(note["revision"]), path.with_suffix("") / note["model"], files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        model = path.with_suffix("") / note["model"]
+        return Stored(str(note["name"]), str(note["revision"]), model, files) if note["model"] in files else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -109,7 +109,7 @@ class Client:
         }  # fmt: skip
         path = f"{model_path(model, version)}/infer"
         answered, body = self.request("POST", path, b"".join((head, *buffers)), headers)
-        return _result(body, answered.get("inference-header-content-length"))
+        return read_result(body, answered.get("inference-header-content-length"))
 
     def get(self, path: str) -> Any:
         """Return the JSON at a path such as ``/v2/models/net``."""
@@ -192,7 +192,7 @@ def model_path(model: str, version: str = "") -> str:
 def _message(data: bytes) -> str:
     try:
         value = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     return str(value.get("error", "")) if isinstance(value, dict) else f"the server answered: {data[:200]!r}"
 
@@ -200,19 +200,23 @@ def _message(data: bytes) -> str:
 def _parsed(data: bytes) -> Any:
     try:
         return json.loads(data) if data.strip() else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError("the answer of the server is not JSON.", kind="internal") from error
 
 
-def _result(body: bytes, head_length: str | None) -> Result:
+def read_result(body: bytes, head_length: str | None) -> Result:
     """Return the answer of a server, which may be any server.
+
+    Args:
+        body: The body of the answer.
+        head_length: The field ``Inference-Header-Content-Length`` of the answer; None without the field.
 
     Raises:
         RequestError: The answer is malformed.
     """
     try:
         return _read_result(body, head_length)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RequestError(f"the answer of the server is malformed: {error}.", kind="internal") from error
 
 
@@ -231,6 +235,8 @@ def _read_result(body: bytes, head_length: str | None) -> Result:
             is_text = datatype.size == 0
             array = string_array(data, shape) if is_text else np.array(data, datatype.dtype).reshape(shape)
         else:
+            if type(size) is not int or not 0 <= size <= len(body) - offset:
+                raise ValueError(f"{str(size)[:20]} bytes of the output {str(part['name'])[:64]}")
             raw = memoryview(body)[offset : offset + size]
             offset += size
             if datatype.size == 0:
