@@ -1,8 +1,7 @@
 """The quantizers that ``compress.py`` compares: a program that runs one quantizer.
 
-    python benchmarks/compress_quantizers.py TASK QUANTIZER OUTPUT
-
-prints the processor time (of its child processes too), the time and the largest memory of the quantizer as JSON.
+`python compress_quantizers.py TASK QUANTIZER OUTPUT` is the child process: it prints the processor time (of its child
+processes too), the time and the largest memory of the quantizer as JSON.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -53,6 +54,19 @@ def test_files_of_the_recipes_exist() -> None:
     assert len(files) >= 12
     for file in files:
         assert any(ROOT.glob(re.sub(r"<\w+>", "*", file))), file
+
+
+def test_every_benchmark_is_in_the_table() -> None:
+    """A program is a benchmark if its first lines state its command; the other programs are child processes of one."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(benchmarks/\w+\.py)` \|", page, re.MULTILINE)
+    programs = [
+        name
+        for path in (ROOT / "benchmarks").glob("*.py")
+        if f"python {(name := f'benchmarks/{path.name}')}"
+        in (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "")
+    ]
+    assert sorted(listed) == sorted(programs)
 
 
 @pytest.fixture
