@@ -90,7 +90,7 @@ WRONG_OPTIONS = {
     "run --repeat 0": "--repeat: expected an integer of at least 1, got 0",
     "bench --seconds 0": "--seconds: expected a number above 0",
     "bench --warmup -1": "--warmup: expected a number of at least 0",
-    "compare --providers native,reference --budget 0": "--budget: expected an integer of at least 1",
+    "compare --providers native,reference --budget 0": "--budget: expected a size such as 64MiB, got '0'",
     "compare --providers native,reference --tolerance nan": "--tolerance: expected a number of 0 or more",
     "reduce --providers native,reference --tolerance -1": "--tolerance: expected a number of 0 or more",
     "reduce --command true{model} --timeout 0": "--timeout: expected a number above 0",

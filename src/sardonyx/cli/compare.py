@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from sardonyx.cli.byte_counts import parse_bytes
 from sardonyx.cli.output import AsJson, Sizes, console, names_in, parse_sizes, print_json, progress, read_inputs
-from sardonyx.report.accuracy import BUDGET, TOLERANCE, Comparison, TensorError, compare
+from sardonyx.report.accuracy import TOLERANCE, Comparison, TensorError, compare
 
 EXAMPLE = "sardonyx compare model.onnx half.onnx --tolerance 0.01"
 
@@ -37,7 +38,7 @@ def command(
         float, typer.Option(help="Largest difference, relative to a tensor's largest element.")
     ] = TOLERANCE,
     every: Annotated[bool, typer.Option("--all", help="Compare all layers, even if the outputs agree.")] = False,
-    budget: Annotated[int, typer.Option(help="MiB of tensors of each side in memory at a time.")] = BUDGET >> 20,
+    budget: Annotated[str, typer.Option(help="Most bytes of tensors of a side at a time, e.g. 512MiB.")] = "256MiB",
     as_json: AsJson = False,
 ) -> None:
     """Compare two models, or two providers on one, tensor by tensor: errors, and the first wrong layer.
@@ -47,7 +48,8 @@ def command(
     with progress("comparing", quiet=as_json):
         comparison = compare(
             first, second, providers=names_in(providers) or ["native"], inputs=read_inputs(inputs),
-            sizes=parse_sizes(sizes) or None,             tolerance=tolerance, budget=budget << 20, all_layers=every,
+            sizes=parse_sizes(sizes) or None, tolerance=tolerance, budget=parse_bytes(budget, "--budget"),
+            all_layers=every,
         )  # fmt: skip
     if as_json:
         print_json(comparison.as_dict())

@@ -141,7 +141,7 @@ class Batches:
         for name in (*self._types, *self._optional):
             if name in LABEL_NAMES and name not in batch:
                 for other in LABEL_NAMES:
-                    if other in batch and other not in self._types:
+                    if other in batch and other not in self._types and other not in self._optional:
                         return {**batch, name: batch[other]}
         return batch
 
