@@ -208,6 +208,33 @@ def test_old_configurations_of_local_rotary_embeddings_are_those_of_new_ones() -
     assert from_config(old, "").rotary == from_config(new, "").rotary
 
 
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        ("mistral", {}, [4096] * 8),
+        ("mistral", {"sliding_window": None}, [0] * 8),
+        ("ministral", {}, [4096] * 8),
+        ("olmo3", {}, [4096, 4096, 4096, 0] * 2),
+        ("exaone4", {}, [4096, 4096, 4096, 0] * 2),
+        ("cwm", {}, [0, 8192, 8192, 8192] * 2),
+        ("dots1", {"max_window_layers": 6}, [0] * 6 + [4096] * 2),
+        ("dots1", {}, [0] * 8),
+        ("qwen2", {}, [0] * 8),
+        ("qwen2", {"use_sliding_window": True}, [0] * 8),
+        ("qwen3", {"use_sliding_window": True, "max_window_layers": 6}, [0] * 6 + [4096] * 2),
+        ("qwen2_moe", {"use_sliding_window": True, "max_window_layers": 5}, [4096, 0, 4096, 0, 4096, 0, 0, 0]),
+        ("qwen3_moe", {"use_sliding_window": True, "max_window_layers": 6}, [4096] * 8),
+    ],
+)
+def test_windows_of_short_configurations_are_those_of_transformers(
+    name: str, fields: dict[str, Any], expected: list[int]
+) -> None:
+    """The expected windows are those of the classes of configurations of transformers 5.24."""
+    names = ("layer_types", "sliding_window", "max_window_layers", "use_sliding_window")
+    config = {key: value for key, value in RECORDED[name]["config"].items() if key not in names}
+    assert list(from_config({**config, "num_hidden_layers": 8, **fields}, "").windows) == expected
+
+
 def test_random_fields_never_end_in_other_errors() -> None:
     generator = np.random.default_rng(0)
     values = [None, 0, -1, 3, 1e308, "x", [], {}, [1, 2], True, 10**30, 0.5]

@@ -124,7 +124,7 @@ def _bloom(family: Family, fields: Fields, file: GgufFile) -> tuple[Family, Fiel
 
 GGUF_FAMILIES: dict[str, GgufFamily] = {
     "llama": GgufFamily("llama", FAMILIES["llama"], has_pairs=True),
-    "qwen2": GgufFamily("qwen2", FAMILIES["qwen2"], change=_without_variant),
+    "qwen2": GgufFamily("qwen2", replace(FAMILIES["qwen2"], defaults={}), change=_without_variant),
     "qwen2moe": GgufFamily("qwen2_moe", FAMILIES["qwen2_moe"]),
     "qwen3": GgufFamily("qwen3", FAMILIES["qwen3"]),
     "qwen3moe": GgufFamily("qwen3_moe", replace(FAMILIES["qwen3_moe"], experts=Experts(is_normalized=True))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from sardonyx.convert.weights.family import Experts, Family, Names
@@ -48,6 +49,31 @@ def _qwen(family: Family, fields: Fields) -> tuple[Family, Fields]:
     if not fields.flag("use_sliding_window"):
         return replace(family, window_period=0), fields
     return family, fields
+
+
+def _qwen2_moe(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """Every second of the first layers has a window, on request."""
+    first = fields.integer("max_window_layers", low=0, high=1 << 30)
+    return _qwen(family, _with_kinds(fields, lambda i: not i % 2 and i < first))
+
+
+def _qwen3_moe(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """All layers have a window, on request."""
+    return _qwen(family, fields.changed(max_window_layers=0, layer_types=None))
+
+
+def _cwm(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """Of four layers, the first has no window."""
+    return family, _with_kinds(fields, lambda i: i % 4 != 0)
+
+
+def _with_kinds(fields: Fields, is_windowed: Callable[[int], bool]) -> Fields:
+    """Return fields with the kinds of layers, where a configuration does not list them."""
+    if fields.has("layer_types"):
+        return fields
+    count = fields.integer("num_hidden_layers", high=4096)
+    kinds = ["sliding_attention" if is_windowed(i) else "full_attention" for i in range(count)]
+    return fields.changed(layer_types=kinds)
 
 
 def _gemma(family: Family, fields: Fields) -> tuple[Family, Fields]:
@@ -101,8 +127,10 @@ def _persimmon(family: Family, fields: Fields) -> tuple[Family, Fields]:
 
 
 LLAMA = Family()
-_QWEN2 = replace(LLAMA, window_period=1, variant=_qwen)
-_QWEN3 = replace(_QWEN2, query_norm="head", defaults={"head_dim": 128})
+_WINDOW = {"sliding_window": 4096}
+_QWEN = {**_WINDOW, "max_window_layers": 28}
+_QWEN2 = replace(LLAMA, window_period=1, defaults=_QWEN, variant=_qwen)
+_QWEN3 = replace(_QWEN2, query_norm="head", defaults={**_QWEN, "head_dim": 128})
 _OLMO2 = replace(LLAMA, names=_AFTER, query_norm="row", defaults={"rms_norm_eps": 1e-5})
 _GLM = replace(
     LLAMA,
@@ -150,8 +178,8 @@ _PERSIMMON = Names(
 
 LLAMA_FAMILIES: dict[str, Family] = {
     "llama": LLAMA,
-    "mistral": replace(LLAMA, window_period=1, defaults={"sliding_window": None}),
-    "ministral": replace(LLAMA, window_period=1),
+    "mistral": replace(LLAMA, window_period=1, defaults=_WINDOW),
+    "ministral": replace(LLAMA, window_period=1, defaults=_WINDOW),
     "qwen2": _QWEN2,
     "qwen3": _QWEN3,
     "qwen2_moe": replace(
@@ -160,9 +188,15 @@ LLAMA_FAMILIES: dict[str, Family] = {
             shared=tuple(f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")),
             shared_gate="mlp.shared_expert_gate",
         ),
-        defaults={"num_experts": 60, "num_experts_per_tok": 4},
+        defaults={**_QWEN, "num_experts": 60, "num_experts_per_tok": 4},
+        variant=_qwen2_moe,
     ),
-    "qwen3_moe": replace(_QWEN3, experts=Experts(), defaults={"num_experts": 128, "num_experts_per_tok": 8}),
+    "qwen3_moe": replace(
+        _QWEN3,
+        experts=Experts(),
+        defaults={**_WINDOW, "num_experts": 128, "num_experts_per_tok": 8},
+        variant=_qwen3_moe,
+    ),
     "mixtral": _MIXTRAL,
     "phimoe": replace(
         _MIXTRAL,
@@ -173,7 +207,7 @@ LLAMA_FAMILIES: dict[str, Family] = {
     ),
     "olmo": replace(LLAMA, norm="layer without weights", defaults={"layer_norm_eps": 1e-5}),
     "olmo2": _OLMO2,
-    "olmo3": replace(_OLMO2, window_period=4, has_local_rotary=True),
+    "olmo3": replace(_OLMO2, window_period=4, has_local_rotary=True, defaults={**_OLMO2.defaults, **_WINDOW}),
     "olmoe": replace(
         LLAMA,
         query_norm="row",
@@ -188,7 +222,12 @@ LLAMA_FAMILIES: dict[str, Family] = {
         defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
         variant=_granite_shared,
     ),
-    "cwm": replace(LLAMA, window_period=4, defaults={"sliding_window": 8192, "head_dim": 128, "rope_theta": 1e6}),
+    "cwm": replace(
+        LLAMA,
+        window_period=4,
+        defaults={"sliding_window": 8192, "head_dim": 128, "rope_theta": 1e6},
+        variant=_cwm,
+    ),
     "jais2": replace(LLAMA, norm="layer", is_gated=False, defaults={"layer_norm_eps": 1e-5, "hidden_act": "relu2"}),
     "hunyuan_v1_dense": replace(
         LLAMA,
@@ -209,7 +248,14 @@ LLAMA_FAMILIES: dict[str, Family] = {
         },
         variant=_glm_moe,
     ),
-    "dots1": replace(LLAMA, query_norm="head", window_period=1, experts=_SIGMOID, variant=_dots),
+    "dots1": replace(
+        LLAMA,
+        query_norm="head",
+        window_period=1,
+        experts=_SIGMOID,
+        defaults={**_WINDOW, "max_window_layers": 62},
+        variant=_dots,
+    ),
     "gpt_oss": replace(
         LLAMA,
         names=replace(LLAMA.names, sinks="self_attn.sinks"),
@@ -316,7 +362,7 @@ LLAMA_FAMILIES: dict[str, Family] = {
         query_norm="head",
         rotary_layers="windowed",
         window_period=4,
-        defaults={"rms_norm_eps": 1e-5},
+        defaults={"rms_norm_eps": 1e-5, **_WINDOW},
     ),
     "ernie4_5": replace(
         LLAMA,
