@@ -456,8 +456,8 @@ class _Code:
                     values = [self.load(of_line, j * lanes) for j in range(self.across.n)]
                     results = self.divided(transform_output(e, self.type, self.across, values))
                     at = Index(image), Index(filter, 1), Index(e.add(y, line)), Index(x)
-                    count, here = e.least(columns, e.sub(width, x)), Line(image, e.add(y, line), x, group, member)
-                    self.emit_results(at, results, line_results, count, here, overflow, epilogue)
+                    inside, position = e.least(columns, e.sub(width, x)), Line(image, e.add(y, line), x, group, member)
+                    self.emit_results(at, results, line_results, inside, position, overflow, epilogue)
 
     def divided(self, results: Sequence[str]) -> Sequence[str]:
         """Divide results by the factor of integer weights."""
@@ -468,7 +468,7 @@ class _Code:
         return [e.let(f"ashr exact {self.type} {result}, {by}") for result in results]
 
     def emit_results(
-        self, at: tuple[Index, ...], results: Sequence[str], room: str, count: Number, numbers: Line,
+        self, at: tuple[Index, ...], results: Sequence[str], room: str, count: Number, position: Line,
         overflow: Overflow | None, epilogue: Epilogue,
     ) -> None:  # fmt: skip
         """Call the epilogue for the first ``count`` results of a line; ``at`` is the index of the first."""
@@ -488,7 +488,7 @@ class _Code:
                 self.store(value, room, j * self.lanes)
             if overflow and finite:
                 with e.when(e.let(f"xor i1 {finite}, true")):
-                    overflow.repeat(numbers, room, count)
+                    overflow.repeat(position, room, count)
             with e.loop(0, count) as column:
                 value = self.load(room, e.mul(column, self.lanes))
                 with self.kernel.side_by_side():
