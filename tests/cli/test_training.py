@@ -46,6 +46,23 @@ def test_train_replaces_the_head_and_trains_the_last_layer(folder: Path, capsys:
     assert "2 tensors trained" in capsys.readouterr().out
 
 
+def test_scores_of_sequences_name_their_axis_of_classes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    w = onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32), "w")
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[N, 2, 5] x) => (float[N, 3, 5] y) { y = MatMul (w, x) }'
+    )
+    model.graph.initializer.append(w)
+    onnx.save(model, folder / "sequence.onnx")
+    x, labels = np.ones((4, 2, 5), np.float32), np.arange(20).reshape(4, 5) % 3
+    np.savez(folder / "sequence.npz", x=x, labels=labels)
+    words = ["train", "@sequence.onnx", "--data", "@sequence.npz", "-o", "@t.onnx"]
+    assert run(folder, *words) == 2
+    assert "(`--axis`)" in capsys.readouterr().err
+    assert run(folder, *words, "--axis", "1") == 0
+    assert run(folder, *words, "--axis", "1", "--loss", "l1") == 2
+    assert "--axis: the loss l1 has no axis of classes" in capsys.readouterr().err
+
+
 def test_finetune_distill_and_gradient_write_models(folder: Path) -> None:
     data = ["--data", "@train.npz"]
     assert run(folder, "finetune", "@model.onnx", "--lora", "2", *data, "-o", "@l.onnx", "--adapter", "@a.st") == 0

@@ -12,7 +12,7 @@ import pytest
 
 import sardonyx
 from sardonyx import train
-from sardonyx.errors import ExecutionError, FeedError, OptionError, SardonyxError, UnsupportedError
+from sardonyx.errors import ExecutionError, FeedError, ModelFileError, OptionError, SardonyxError, UnsupportedError
 from tests.train.networks import classifier, images, points, regression
 
 
@@ -82,6 +82,56 @@ def test_batches_that_do_not_fit(batch: dict[str, np.ndarray], match: str) -> No
     with pytest.raises((FeedError, OptionError)):
         trainer.fit([batch], progress=False)
     assert all(np.array_equal(before[name], array) for name, array in trainer.state().items())
+
+
+@pytest.mark.parametrize("name", ["data", "validation"])
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        ({"labels": np.array([0, 1, 2, 2, 1, 3])}, r"labels: expected class indices from 0 to 2, got 3 at \[5\]"),
+        ({"labels": np.eye(3, dtype=np.float32)[[0, 1, 2, 2, 1, 0]]}, r"got float32\. Give class indices .*`axis`"),
+        ({"labels": np.zeros((6, 1), np.int64)}, r"expected rank 1 \[N\], got shape \[2, 1\]\. Give class indices"),
+        ({"labels": np.zeros(5, np.int64)}, "the same number of samples"),
+        ({"image": np.zeros((6, 1, 8, 9), np.float32)}, "image: axis 3 has size 9, expected 8"),
+    ],
+)
+def test_whole_arrays_are_checked_before_the_first_step(name: str, change: dict[str, np.ndarray], match: str) -> None:
+    trainer = train.Trainer(classifier(), "cross-entropy")
+    data, before = images(6), trainer.state()
+    feeds = {"data": data, "validation": data} | {name: data | change}
+    with pytest.raises((FeedError, OptionError), match=rf"{name}.*{match}"):
+        trainer.fit(feeds["data"], validation=feeds["validation"], batch_size=2, progress=False)
+    assert all(np.array_equal(before[key], array) for key, array in trainer.state().items())
+
+
+def test_a_batch_of_fixed_size_is_checked_as_a_batch() -> None:
+    model = parsed("g (float[2, 4] x) => (float[2, 3] y) { y = MatMul (x, w) }", w=W)
+    data = {"x": np.ones((6, 4), np.float32), "labels": np.array([0, 1, 2, 2, 1, 0])}
+    history = train.Trainer(model, "cross-entropy").fit(data, validation=data, batch_size=2, progress=False)
+    assert history["validation_loss"][0] > 0
+
+
+def test_teachers_that_read_other_arrays() -> None:
+    loss = train.Distillation(alpha=1.0)
+    other = parsed("g (float[N, 4] z) => (float[N, 3] y) { y = MatMul (z, w) }", w=W)
+    with pytest.raises(OptionError, match="the teacher reads 'z'"):
+        train.Trainer(classifier(), loss, teacher=other)
+    flat = parsed("g (float[N, 4] image) => (float[N, 3] y) { y = MatMul (image, w) }", w=W)
+    with pytest.raises(OptionError, match="the teacher's input 'image' has rank 2, that of the student 4"):
+        train.Trainer(classifier(), loss, teacher=flat)
+    with pytest.raises(OptionError, match="the loss reads no outputs of a teacher"):
+        train.Trainer(classifier(), "cross-entropy", teacher=classifier())
+
+
+def test_a_checkpoint_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "states").write_text("")
+    with pytest.raises(ModelFileError, match="expected a folder, got a file"):
+        train.Trainer(classifier(), "cross-entropy").fit(images(4), checkpoint=tmp_path / "states", progress=False)
+
+
+def test_a_sparse_selection_without_tables() -> None:
+    with pytest.raises(OptionError, match="no trained parameter is a table that `Gather` reads"):
+        train.Trainer(classifier(), "cross-entropy", train.Adam(), sparse="embeddings")
 
 
 def test_batches_whose_sizes_contradict_each_other() -> None:

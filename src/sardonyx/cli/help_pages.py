@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sardonyx.errors import OptionError, SardonyxError
+from sardonyx.errors import OptionError, ResourceError, SardonyxError
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of errors of the command line."""
@@ -70,7 +70,7 @@ class VerbCommand(TyperCommand):
         except SardonyxError as error:
             spellings = self._spellings(ctx)
             problem, where = error.problem, error.where
-            if isinstance(error, OptionError):
+            if isinstance(error, (OptionError, ResourceError)):
                 arguments = {str(p.name): str(p.name).upper() for p in self.get_params(ctx)}
                 where = ", ".join((arguments | spellings).get(name, name) for name in where.split(", "))
                 problem = _as_options(problem, spellings)

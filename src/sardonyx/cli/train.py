@@ -39,6 +39,10 @@ def command(
     label: Annotated[
         str | None, typer.Option(help="The name of the labels in the data; `labels` by default.", show_default=False)
     ] = None,
+    axis: Annotated[
+        int | None,
+        typer.Option(help="The axis of classes of the scores; the last by default, 1 of images.", show_default=False),
+    ] = None,
     batch_norm: Annotated[str, typer.Option(help="train: statistics of batches; frozen: those of the file.")] = "train",
     weight_decay: Annotated[float | None, typer.Option(help="Decay of weights.", show_default=False)] = None,
     momentum: Annotated[
@@ -77,7 +81,7 @@ def command(
     }
     trainer = Trainer(
         model if classes is None else swap_head(model, classes, output=loss_output, seed=seed),
-        training.make_loss(loss, loss_output, label),
+        training.make_loss(loss, loss_output, label, axis),
         training.make_optimizer(optimizer, rate, schedule, options),
         trainable=training.patterns(trainable),
         metrics=metric or (),

@@ -92,18 +92,27 @@ def make_optimizer(name: str, rate: float, schedule: str, options: dict[str, flo
     return OPTIMIZERS[name](rate=rates, **options)
 
 
-def make_loss(text: str, output: str | None, label: str | None) -> Any:
+def make_loss(text: str, output: str | None, label: str | None, axis: int | None = None) -> Any:
     """Return a loss by name or from a model file.
 
+    Args:
+        text: The name or the file.
+        output: The output that the loss reads; None for the first.
+        label: The name of the labels; None for that of the loss.
+        axis: The axis of classes; None for that of the loss.
+
     Raises:
-        OptionError: Unknown name.
+        OptionError: Unknown name, or the loss has no axis of classes.
     """
-    from dataclasses import replace
+    from dataclasses import fields, replace
 
     from sardonyx.train.losses import ModelLoss, loss_of
 
     loss = ModelLoss(model=text) if text.endswith(".onnx") else loss_of(text)
-    changes = {name: value for name, value in (("output", output), ("label", label)) if value is not None}
+    options = (("output", output), ("label", label), ("axis", axis))
+    changes: dict[str, Any] = {name: value for name, value in options if value is not None}
+    if "axis" in changes and "axis" not in {field.name for field in fields(loss)}:
+        raise OptionError(f"the loss {text} has no axis of classes.", where="axis")
     return replace(loss, **changes)
 
 

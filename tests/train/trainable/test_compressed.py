@@ -13,6 +13,7 @@ import pytest
 import sardonyx
 from sardonyx import train
 from sardonyx.errors import OptionError
+from sardonyx.train.trainable.quantized import simulated_form
 from tests.train.networks import classifier, images
 
 
@@ -124,3 +125,23 @@ def test_shared_vectors_and_functions_of_a_quantized_model_are_trained_apart(tmp
     assert trainer.save(tmp_path / "tuned.onnx") <= 1e-5
     stored = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(tmp_path / "tuned.onnx").graph.initializer}
     assert stored["w"].dtype == np.int8 and sum(array.shape == (4,) for array in stored.values()) == 2
+
+
+def test_answers_of_other_roundings_are_compared_by_the_interpreter() -> None:
+    from sardonyx.train.trainable.model_weights import equal_answers, with_weights
+
+    data = images(16)
+    quantized = sardonyx.quantize(trained(), data={"image": data["image"]}, scheme="w4a8").model
+    trainer = train.Trainer(quantized, "cross-entropy", train.AdamW(0.005))
+    simulated = simulated_form(quantized)
+    assert simulated is not None
+    weights = {name: trainer.state()[f"parameter:{name}"] for name in trainer.parameters}
+    feeds = {"image": data["image"]}
+    # Kernels that round one value near a half otherwise.
+    flipped = {"logits": sardonyx.Session(quantized).run(["logits"], feeds)[0] + np.float32(0.01)}
+    equal = with_weights(simulated.model, simulated.model, weights)
+    assert equal_answers(quantized, feeds, flipped, ["logits"], "")[1] is False
+    assert equal_answers(quantized, feeds, flipped, ["logits"], "", reference=equal) == (0.0, True)
+    moved = {name: array + np.float32(0.1) for name, array in weights.items()}
+    other = with_weights(simulated.model, simulated.model, moved)
+    assert equal_answers(quantized, feeds, flipped, ["logits"], "", reference=other)[1] is False

@@ -110,6 +110,76 @@ def test_tokens_are_trained() -> None:
     assert names(model(nodes, tensors)) == {"token", "first", "w"}
 
 
+@pytest.mark.parametrize("token", [RNG.standard_normal((1, 4)), np.zeros((1, 4))])
+def test_class_tokens_before_positions_and_norms_are_trained(token: np.ndarray) -> None:
+    nodes = [
+        node("MatMul", "x w", "h"), node("Concat", "h token", "c", axis=0), node("Add", "c position", "p"),
+        node("LayerNormalization", "p scale", "n"), node("MatMul", "n v", "y"),
+    ]  # fmt: skip
+    tensors = [tensor("token", token), weight("position", 1, 4), weight("w", 4, 4), weight("v", 4, 4)]
+    assert names(model(nodes, [*tensors, tensor("scale", np.ones(4))])) >= {"token", "w", "v", "scale"}
+
+
+def test_tensors_that_join_results_of_layers_are_trained() -> None:
+    centers = [
+        node("MatMul", "x w", "h"), node("Unsqueeze", "h one", "u"), node("Sub", "u centers", "d"),
+        node("Mul", "d d", "s"), node("ReduceSum", "s last", "y", keepdims=0),
+    ]  # fmt: skip
+    axes = [onnx.numpy_helper.from_array(np.array([axis]), name) for name, axis in (("one", 1), ("last", 2))]
+    assert names(model(centers, [weight("w", 4, 4), weight("centers", 4, 4), *axes])) == {"w", "centers"}
+    # A grid, a table with the number of an exporter, and a scale of the input are constants.
+    grid = tensor("centers", np.stack([np.linspace(0, 1, 4), np.linspace(0, 3, 4)] * 2))
+    assert names(model(centers, [weight("w", 4, 4), grid, *axes])) == {"w"}
+    numbered = [
+        node("MatMul", "x w", "h"), node("Unsqueeze", "h one", "u"), node("Sub", "u 465", "d"),
+        node("Mul", "d d", "s"), node("ReduceSum", "s last", "y", keepdims=0),
+    ]  # fmt: skip
+    assert names(model(numbered, [weight("w", 4, 4), weight("465", 4, 4), *axes])) == {"w"}
+    raw = [node("Unsqueeze", "x one", "u"), node("Mul", "u m", "e"), node("ReduceSum", "e last", "s", keepdims=0)]
+    raw.append(node("MatMul", "s w", "y"))
+    assert names(model(raw, [weight("m", 4, 4), weight("w", 4, 4), *axes])) == {"w"}
+
+
+def test_masks_and_bounds_of_weights_are_constants() -> None:
+    masked = [node("Mul", "w mask", "m"), node("MatMul", "x m", "y")]
+    assert names(model(masked, [weight("w", 4, 4), tensor("mask", np.eye(4)[:, [1, 2, 0, 3]])])) == {"w"}
+    bounded = [
+        node("ReduceL2", "w", "n"), node("Max", "n bound", "b"), node("Div", "w b", "u"), node("MatMul", "x u", "y"),
+    ]  # fmt: skip
+    assert names(model(bounded, [weight("w", 4, 4), tensor("bound", np.array([1e-12]))])) == {"w"}
+
+
+def test_a_sparse_selection_of_embeddings_leaves_positions() -> None:
+    nodes = [
+        node("Cast", "x", "i", to=TensorProto.INT64), node("Gather", "table i", "e"), node("Add", "e positions", "p"),
+        node("ReduceSum", "p last", "y", keepdims=0),
+    ]  # fmt: skip
+    last = onnx.numpy_helper.from_array(np.array([2]), "last")
+    source = model(nodes, [weight("table", 9, 3), weight("positions", 4, 3), last])
+    trainer = train.Trainer(source, "mse", train.SGD(0.01), sparse="embeddings")
+    assert set(trainer.parameters) == {"table", "positions"}
+    trainer.step({"x": np.ones((2, 4), np.float32), "labels": np.ones((2, 4), np.float32)})
+
+
+def test_last_layers_are_those_of_the_graph_not_of_the_list_of_tensors() -> None:
+    shape = onnx.numpy_helper.from_array(np.array([0, 1, 4]), "shape")
+    axis = onnx.numpy_helper.from_array(np.array([1]), "axis")
+    flat = onnx.numpy_helper.from_array(np.array([0, 4]), "flat")
+    nodes = [
+        node("Reshape", "x shape", "s", allowzero=0),
+        helper.make_node("GRU", ["s", "W", "R", "B"], ["h"], hidden_size=4, layout=1),
+        node("Reshape", "h flat", "f"), node("Gemm", "f head.weight head.bias", "y", transB=1),
+    ]  # fmt: skip
+    tensors = [weight("head.weight", 4, 4), weight("head.bias", 4), shape, axis, flat]
+    tensors += [weight("W", 1, 12, 4), weight("R", 1, 12, 4), weight("B", 1, 24)]
+
+    def last(pattern: str) -> set[str]:
+        return set(train.Trainer(model(nodes, tensors), "mse", train.SGD(0.01), trainable=pattern).parameters)
+
+    assert last("last") == {"head.weight", "head.bias"}
+    assert last("last:2") == {"head.weight", "head.bias", "W", "R", "B"}
+
+
 def test_a_number_is_selected_by_its_exact_name() -> None:
     nodes = [node("MatMul", "x w", "h"), node("Exp", "t", "e"), node("Mul", "h e", "y")]
     source = model(nodes, [weight("w", 4, 4), tensor("t", 0.5)])

@@ -37,10 +37,13 @@ class Batches:
         shuffle: If True, whole arrays are permuted anew each epoch.
         seed: The seed of the permutations.
         optional: Names of further arrays, which batches hold as they are if the data have them.
+        where: The option that gives the data, for messages.
+        remedies: Instructions for arrays that do not fit their types, by name.
 
     Attributes:
         length: Number of batches of an epoch; None if unknown.
         is_endless: True for a dataset of TensorFlow that is repeated without end.
+        where: The option that gives the data.
 
     Raises:
         OptionError: The data do not name the inputs, or differ in their numbers of samples.
@@ -56,10 +59,13 @@ class Batches:
         shuffle: bool = False,
         seed: int = 0,
         optional: Sequence[str] = (),
+        where: str = "data",
+        remedies: Mapping[str, str] | None = None,
     ) -> None:
         require_count(batch_size, "batch_size")
         self._types, self._size, self._shuffle, self._seed = dict(types), batch_size, shuffle, seed
         self._optional = [name for name in optional if name not in types]
+        self.where, self._remedies = where, remedies or {}
         self._files: LabeledFiles | None = None
         if isinstance(data, (str, os.PathLike)):
             path = Path(data)
@@ -81,19 +87,19 @@ class Batches:
             self.length = _length(data)
         else:
             kind = type(data).__name__  # type: ignore[unreachable]
-            raise OptionError(f"expected arrays, an .npz file or an iterable of batches, got {kind}.", where="data")
+            raise OptionError(f"expected arrays, an .npz file or an iterable of batches, got {kind}.", where=where)
         self._is_iterator = isinstance(data, Iterator)
         self._began = False
 
     def _whole(self, data: Mapping[str, Any] | tuple[Any, ...]) -> dict[str, np.ndarray]:
-        named = self._named(data, "data")
+        named = self._named(data, self.where)
         arrays = {name: np.asarray(value) for name, value in named.items()}
         counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
         if len(set(counts.values())) != 1:
             listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise OptionError(f"expected the same number of samples in every array, got {listed}.", where="data")
+            raise OptionError(f"expected the same number of samples in every array, got {listed}.", where=self.where)
         if not next(iter(counts.values())):
-            raise OptionError("expected at least one sample.", where="data")
+            raise OptionError("expected at least one sample.", where=self.where)
         return arrays
 
     def _folder(self, path: Path) -> LabeledFiles:
@@ -171,13 +177,29 @@ class Batches:
             return
         if self._is_iterator and self._began:
             raise OptionError(
-                "an iterator can be read once.", where="data", remedy="Give a list, a loader, or `epochs=1`."
+                "an iterator can be read once.", where=self.where, remedy="Give a list, a loader, or `epochs=1`."
             )
         self._began = True
         stream = self._stream.as_numpy_iterator() if hasattr(self._stream, "as_numpy_iterator") else iter(self._stream)
         for index, batch in enumerate(stream):
             if index >= start:
                 yield self.checked(self._named(batch, f"batch {index}"), f"batch {index}")
+
+    def whole_arrays(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Return whole arrays with elements of the declared types, after a check of the first batch of all arrays.
+
+        The result is empty if the data are batches or files, which are checked when they are read.
+
+        Args:
+            names: Names of the arrays to return.
+
+        Raises:
+            FeedError: An array has another rank, size or kind of number than declared.
+        """
+        if self._arrays is None:
+            return {}
+        self.checked({name: array[: self._size] for name, array in self._arrays.items()}, self.where)
+        return {name: self._arrays[name].astype(self._types[name].dtype.numpy(), copy=False) for name in names}
 
     def _order(self, count: int, number: int) -> np.ndarray:
         """Return the order of samples of an epoch."""
@@ -191,7 +213,10 @@ class Batches:
         Raises:
             FeedError: An array has another rank, size or kind of number than declared, or no sample.
         """
-        arrays = {name: as_declared(batch[name], type, f"{where}, {name}") for name, type in self._types.items()}
+        arrays = {
+            name: as_declared(batch[name], type, f"{where}, {name}", self._remedies.get(name, ""))
+            for name, type in self._types.items()
+        }
         return arrays | {name: np.asarray(batch[name]) for name in self._optional if name in batch}
 
 
@@ -217,8 +242,14 @@ def require_names(batch: Mapping[str, Any], types: Mapping[str, TensorType]) -> 
     return {name: batch[name] for name in types}
 
 
-def as_declared(value: Any, type: TensorType, where: str) -> np.ndarray:
+def as_declared(value: Any, type: TensorType, where: str, remedy: str = "") -> np.ndarray:
     """Return a value as a contiguous array of a declared type.
+
+    Args:
+        value: The value.
+        type: The type.
+        where: The value, for messages.
+        remedy: Instruction if the array does not fit; empty for that of inputs.
 
     Raises:
         FeedError: The array has another rank, size or kind of number than declared, or no element.
@@ -235,18 +266,20 @@ def as_declared(value: Any, type: TensorType, where: str) -> np.ndarray:
             raise FeedError(
                 f"expected elements of type {dtype}, got {array.dtype}.",
                 where=where,
-                remedy=conversion_remedy(type.dtype),
+                remedy=remedy or conversion_remedy(type.dtype),
             )
         array = array.astype(dtype)
     shape = type.shape or ()
     if array.ndim != len(shape):
-        raise FeedError(f"expected rank {len(shape)} [{_listed(shape)}], got shape {list(array.shape)}.", where=where)
+        raise FeedError(
+            f"expected rank {len(shape)} [{_listed(shape)}], got shape {list(array.shape)}.", where=where, remedy=remedy
+        )
     for axis, (size, declared) in enumerate(zip(array.shape, shape, strict=True)):
         if isinstance(declared, int) and size != declared:
             raise FeedError(
                 f"axis {axis} has size {size}, expected {declared}.",
                 where=where,
-                remedy="Give arrays of this size, or open the size of the model: `sardonyx set-shape`.",
+                remedy=remedy or "Give arrays of this size, or open the size of the model: `sardonyx set-shape`.",
             )
     if not array.size:
         raise FeedError(f"expected elements, got shape {list(array.shape)}.", where=where)

@@ -46,11 +46,13 @@ class Loss(ABC):
         label: The name of the labels in a batch. If it is not the default, and an output of the model has the name,
             the loss reads that output, and gradients reach the weights through both outputs.
         undone: The operator whose input is read if the output is its result; the loss computes the function itself.
+        label_remedy: Instruction for labels of another type or shape.
     """
 
     output: str | None = option(None, kind=str)
     label: str = LABELS
     undone: ClassVar[str] = ""
+    label_remedy: ClassVar[str] = "Give labels of the type and shape of the output."
 
     def __post_init__(self) -> None:
         require_options(self)

@@ -64,6 +64,10 @@ def select_tables(parameters: Iterable[Parameter], selected: Sequence[str], patt
             if (name in tables if pattern == EMBEDDINGS else fnmatch.fnmatchcase(name, pattern))
         ]
         if not names:
+            if pattern == EMBEDDINGS:
+                raise OptionError(
+                    "no trained parameter is a table that `Gather` reads.", where="sparse", remedy="Leave out `sparse`."
+                )
             near = difflib.get_close_matches(pattern.strip("*"), selected, n=3) or list(selected[:5])
             raise OptionError(
                 f"no trained parameter matches {pattern!r}.",

@@ -17,9 +17,9 @@ from sardonyx.ops.definitions.counted_dropout import DOMAIN
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import node_label
 
-Kind = Literal["weight", "bias", "norm", "embedding", "state", "statistic", "constant"]
+Kind = Literal["weight", "bias", "norm", "embedding", "learned", "state", "statistic", "constant"]
 
-_POSITIONS: dict[str, dict[int, Kind]] = {
+_ROLES: dict[str, dict[int, Kind]] = {
     "Attention": {1: "weight", 2: "bias"},
     "BatchNormalization": {1: "norm", 2: "norm", 3: "statistic", 4: "statistic"},
     "BiasGelu": {1: "bias"},
@@ -90,8 +90,10 @@ _LARGEST = 1e4
 _EXPORTED_CONSTANT = re.compile(r"(^|[/.])[Cc]onstant(_\d+)?(_output_\d+)?$")
 """Names of constants by torch's exporters and by ``sardonyx.convert``."""
 
-_COMPUTED_NAME = re.compile(r"^(/|onnx::|val_\d+$)|[Cc]onst")
+_COMPUTED_NAME = re.compile(r"^(/|onnx::|(val_)?\d+$)|[Cc]onst")
 """Names that torch's exporters give to tensors that are no parameters of a module."""
+
+_JOINS: dict[str, Kind] = {"Add": "learned", "Concat": "learned", "Div": "norm", "Mul": "norm", "Sub": "learned"}
 
 _SUMS = frozenset({"ReduceMean", "ReduceSum"})
 
@@ -105,16 +107,19 @@ class Parameter:
 
     Attributes:
         name: The name of the initializer.
-        kind: The role; ``"statistic"`` for running statistics, ``"constant"`` for tensors that are selected by their
-            exact name alone.
+        kind: The role; ``"learned"`` for tensors that join results of layers, such as positions and class tokens,
+            ``"statistic"`` for running statistics, ``"constant"`` for tensors that are selected by their exact name
+            alone.
         shape: The shape.
         readers: Labels of the nodes that read the tensor, in the order of the graph.
+        position: The position in the graph of the last node that reads the tensor.
     """
 
     name: str
     kind: Kind
     shape: tuple[int, ...]
     readers: tuple[str, ...]
+    position: int = 0
 
 
 def fixed_shape(tensor: ir.TensorProtocol) -> ir.Shape:
@@ -130,21 +135,34 @@ def find_parameters(model: ir.Model) -> list[Parameter]:
     Args:
         model: A model in trainable form; see :func:`.trainable_form`.
     """
-    order = {node: number for number, node in enumerate(model.graph)}
+    order = _positions(model.graph)
     constants = _constants(model.graph)
     result = []
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None or tensor.dtype not in FLOATS or not tensor.size:
             continue
-        uses = sorted(_uses(value, constants), key=lambda use: order.get(use.node, len(order)))
+        uses = sorted(_uses(value, constants), key=lambda use: order[use.node])
         if not uses:
             continue
-        kinds = [_kind(use, value) for use in uses]
+        # A part of concatenated weights is a weight, by the reader of the whole.
+        kinds = [_kind(use, value) for use in sorted(uses, key=lambda use: use.node.op_type == "Concat")]
         kind: Kind = next((one for one in kinds if one != "constant"), "constant")
         labels = tuple(dict.fromkeys(node_label(use.node) for use in uses))
-        result.append(Parameter(str(value.name), kind, fixed_shape(tensor).numpy(), labels))
+        shape = fixed_shape(tensor).numpy()
+        result.append(Parameter(str(value.name), kind, shape, labels, order[uses[-1].node]))
     return result
+
+
+def _positions(graph: ir.Graph) -> dict[ir.Node, int]:
+    """Return the positions of nodes; nodes of a body have that of the node with the body."""
+    order: dict[ir.Node, int] = {}
+    for number, node in enumerate(graph):
+        order[node] = number
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                order.update((inner, number) for inner in attribute.as_graph().all_nodes())
+    return order
 
 
 @dataclass(frozen=True)
@@ -165,7 +183,7 @@ class _Use:
 def _constants(graph: ir.Graph) -> set[ir.Value]:
     """Return the values that depend on initializers and constants alone."""
     known = {value for value in graph.initializers.values() if not value.is_graph_input()}
-    for node in graph:
+    for node in graph.all_nodes():
         if node.domain or node.op_type in _RANDOM or any(one.type in _GRAPHS for one in node.attributes.values()):
             continue
         if all(value is None or value in known for value in node.inputs):
@@ -189,6 +207,8 @@ def _uses(value: ir.Value, constants: set[ir.Value]) -> list[_Use]:
                 node.op_type == "Concat" or (node.op_type in _VIEWS and index == 0)
             )
             is_computed_part = node.op_type not in _LOOKUPS and not (node.op_type in _QUANTIZERS and index)
+            if node.op_type == "Concat" and node.outputs[0] not in constants:
+                result.append(_Use(node, index, is_computed))
             if is_view or (is_computed_part and any(output in constants for output in node.outputs)):
                 further = [(output, is_computed or not is_view) for output in node.outputs]
                 pending += [one for one in further if one not in seen]
@@ -200,11 +220,13 @@ def _uses(value: ir.Value, constants: set[ir.Value]) -> list[_Use]:
 
 def _kind(use: _Use, value: ir.Value) -> Kind:
     node, index, tensor = use.node, use.index, value.const_value
-    if node.op_type in _POSITIONS:
-        kind = _POSITIONS[node.op_type].get(index, "constant")
+    if node.op_type in _ROLES:
+        kind = _ROLES[node.op_type].get(index, "constant")
         return "constant" if _is_fixed(use, kind, tensor) or (kind == "norm" and _is_neutral(value)) else kind
     if node.op_type == "Mul" and not node.domain and _is_factor(use, value):
         return "weight"
+    if not node.domain and node.op_type in _JOINS and _is_learned(use, value):
+        return _JOINS[node.op_type]
     if node.domain or use.is_computed:
         return "constant"
     if node.op_type in ELEMENTWISE and _is_vector(value) and not _is_raw(node.inputs[1 - index]):
@@ -217,8 +239,26 @@ def _kind(use: _Use, value: ir.Value) -> Kind:
     if node.op_type == "Where" and index and tensor is not None and tensor.size > 1 and _is_vector(value):
         return "bias"  # A mask token.
     if node.op_type == "Add" and _is_position(value, node.inputs[1 - index]):
-        return "embedding"
+        return "learned"
     return "constant"
+
+
+def _is_learned(use: _Use, value: ir.Value) -> bool:
+    """Return True for a tensor that joins results of layers: class tokens, queries, centers, transition scores.
+
+    Exporters name such a tensor as the module does, and constants by numbers. Tables that a formula gives, such as
+    coordinates and sines, are constants.
+    """
+    tensor, joined = value.const_value, [one for i, one in enumerate(use.node.inputs) if i != use.index]
+    if tensor is None or tensor.size == 1 or _COMPUTED_NAME.search(str(value.name)):
+        return False
+    if _is_vector(value) and (use.node.op_type != "Concat" or use.is_computed):
+        return False  # Scales and shifts have rules of their own; vectors of frequencies become tables.
+    if all(one is None or facts.is_constant(one) or _is_raw(one) for one in joined):
+        return False
+    if use.node.op_type == "Concat" and not tensor.numpy().any():
+        return fixed_shape(tensor).numpy()[-1] == tensor.size  # A class token before its first step.
+    return _has_fractions(tensor) and not is_sinusoidal(tensor) and not _has_equal_steps(tensor)
 
 
 def _is_fixed(use: _Use, kind: Kind, tensor: ir.TensorProtocol | None) -> bool:
@@ -228,7 +268,15 @@ def _is_fixed(use: _Use, kind: Kind, tensor: ir.TensorProtocol | None) -> bool:
         return use.is_computed or not is_table or is_sinusoidal(tensor)
     if kind == "state":  # The initial state of a recurrent layer: zeros, unless learned.
         return not _has_fractions(tensor)
-    return _is_grouped(use.node)
+    return _is_grouped(use.node) or (use.is_computed and _is_mask(tensor))
+
+
+def _is_mask(tensor: ir.TensorProtocol | None) -> bool:
+    """Return True for a factor of weights that selects some of them, and for a bound of their length."""
+    if tensor is None:
+        return False
+    array = tensor.numpy()
+    return array.size == 1 or bool(np.isin(array, (0, 1)).all() and array.any() and not array.all())
 
 
 def _is_neutral(value: ir.Value) -> bool:
@@ -387,7 +435,12 @@ def selection_notes(parameters: Sequence[Parameter], selected: Sequence[str]) ->
         selected: The names of the trained ones.
     """
     constants = [
-        one.name for one in parameters if one.kind == "constant" and len(one.shape) and one.name not in selected
+        one.name
+        for one in parameters
+        if one.kind == "constant"
+        and len(one.shape)
+        and one.name not in selected
+        and not _EXPORTED_CONSTANT.search(one.name)
     ]
     shared = [one.name for one in parameters if one.name in selected and one.kind == "weight" and len(one.readers) > 1]
     notes = []
@@ -420,11 +473,17 @@ def _matches(pattern: str, usual: Sequence[Parameter], parameters: Sequence[Para
 
 
 def _last(usual: Sequence[Parameter], count: int) -> set[str]:
-    """Return the parameters of the last layers: a layer is a node with a weight, and the vectors that follow."""
+    """Return the parameters of the last layers: a layer is a node with a weight, and the vectors that follow.
+
+    Files list tensors in any order: exporters append transposed weights. A shared weight counts by its last reader.
+    """
     layers: list[set[str]] = []
-    for one in usual:
-        if one.kind in ("weight", "embedding") or not layers:
+    begun = -1
+    for one in sorted(usual, key=lambda one: (one.position, one.kind not in ("weight", "embedding"))):
+        begins = one.kind in ("weight", "embedding") and one.position != begun
+        if begins or not layers:
             layers.append(set())
+        begun = one.position if begins else begun
         layers[-1].add(one.name)
     return set().union(*layers[-count:]) if layers else set()
 

@@ -44,10 +44,19 @@ class Position:
 
 
 def checkpoint_file(folder: str | os.PathLike[str], *, make: bool = True) -> Path:
-    """Return the file of the checkpoint in a folder, which is made if missing unless ``make`` is False."""
+    """Return the file of the checkpoint in a folder, which is made if missing unless ``make`` is False.
+
+    Raises:
+        ModelFileError: The folder cannot be made.
+    """
     path = Path(folder)
     if make:
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise ModelFileError("expected a folder, got a file.", where=os.fspath(path)) from error
+        except OSError as error:
+            raise ModelFileError(f"cannot be made: {error.strerror}.", where=os.fspath(path)) from error
     return path / _NAME
 
 

@@ -52,10 +52,16 @@ class Evaluation(TrainingStep):
         Raises:
             FeedError: A batch does not fit the model.
         """
-        inference, weights = self._inference(), self._weights(average=average)
-        batches = Batches(
-            data, self.batch_types, batch_size=batch_size, optional=[self._loss.label] if self._metrics else []
+        return self._evaluated(self._evaluation_batches(data, batch_size, "data"), average=average)
+
+    def _evaluation_batches(self, data: Data, batch_size: int, where: str) -> Batches:
+        optional = [self._loss.label] if self._metrics else []
+        return Batches(
+            data, self.batch_types, batch_size=batch_size, optional=optional, where=where, remedies=self._remedies
         )
+
+    def _evaluated(self, batches: Batches, *, average: bool = False) -> dict[str, float]:
+        inference, weights = self._inference(), self._weights(average=average)
         loss, means = Mean(), [Mean() for _ in self._metrics]
         is_empty = True
         for batch in batches.epoch(0):
@@ -69,7 +75,7 @@ class Evaluation(TrainingStep):
                     raise OptionError(f"the loss has no label for {metric.name}.", where="metrics")
                 mean.add(metric.part(outputs[self._loss.output_name(inference.forward.outputs)], labels))
         if is_empty:
-            raise OptionError("expected at least one batch.", where="data")
+            raise OptionError("expected at least one batch.", where=batches.where)
         values = {metric.name: metric.finish(mean.value) for metric, mean in zip(self._metrics, means, strict=True)}
         return {LOSS: loss.value, **values}
 

@@ -85,6 +85,8 @@ class Results(Evaluation):
     def save(self, path: str | os.PathLike[str], *, average: bool = False) -> float:
         """Write the inference model, after its answers were compared with the trainer's.
 
+        Answers of a quantized model are those of interpreted code if kernels round values near a half otherwise.
+
         Args:
             path: The file.
             average: If True, the model has the running means of the parameters.
@@ -106,7 +108,10 @@ class Results(Evaluation):
             inference = self._inference()
             _, _, expected = inference.run(self._weights(average=average), [*feeds.values(), *labels])
             names = self._loss.reads(inference.forward.outputs)
-            error, equal = equal_answers(model, feeds, expected, names, self._loss.undone)
+            reference = None
+            if self._quantized is not None:
+                reference = with_weights(self._model, self._model, self._weights(average=average))
+            error, equal = equal_answers(model, feeds, expected, names, self._loss.undone, reference=reference)
             if not equal:
                 raise VerificationError(
                     f"the saved model differs from the trainer by {error:.1e} of the largest element.",

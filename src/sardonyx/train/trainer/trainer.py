@@ -13,7 +13,7 @@ import numpy as np
 
 from sardonyx.base.option_checks import require_count
 from sardonyx.base.signals import interrupted_after
-from sardonyx.errors import OptionError
+from sardonyx.errors import FeedError, OptionError
 from sardonyx.train.data.batches import Batches, Data
 from sardonyx.train.schedules import Plateau
 from sardonyx.train.step.forward import LOSS
@@ -125,9 +125,16 @@ class Trainer(Results):
                 where="epochs",
                 remedy=f"Give at least {self._position.epoch + 1}.",
             )
-        batches = Batches(data, self.batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed)
+        batches = Batches(
+            data, self.batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed, remedies=self._remedies
+        )
         if batches.is_endless and steps is None:
             raise OptionError("the dataset has no end.", where="data", remedy="Give `steps=`, the batches of an epoch.")
+        self._require_samples(batches)
+        evaluated = None
+        if validation is not None:
+            evaluated = self._evaluation_batches(validation, batch_size, "validation")
+            self._require_samples(evaluated)
         functions, rate = checked_callbacks(callbacks), self.base_optimizer.rate
         require_watched(functions, rate, self._measured(validation is not None))
         file = None if checkpoint is None else self._file_to_write(checkpoint)
@@ -143,9 +150,8 @@ class Trainer(Results):
                 self._epoch(batches, steps, total, file, checkpoint_steps, shown)
                 self._work.require_finite()
                 row = self._row(began, total)
-                if validation is not None:
-                    measured = self.evaluate(validation, batch_size=batch_size)
-                    row |= {f"validation_{name}": value for name, value in measured.items()}
+                if evaluated is not None:
+                    row |= {f"validation_{name}": value for name, value in self._evaluated(evaluated).items()}
                 self.history.add(row)
                 done = self._position.epoch + 1
                 self._position = replace(self._position, epoch=done, batch=0, loss_total=0.0)
@@ -183,6 +189,16 @@ class Trainer(Results):
             self._apply_sums(total, None)
         if not self._position.batch:
             raise OptionError("expected at least one batch.", where="data")
+
+    def _require_samples(self, batches: Batches) -> None:
+        """Check whole arrays before the first step: their types, and the values of all labels."""
+        names = [name for name in self._forward.labels if name in self.batch_types]
+        if len(names) == len(self._forward.labels) and (labels := batches.whole_arrays(names)):
+            try:
+                self._check_values(labels)
+            except FeedError as error:
+                error.reword(error.problem, where=f"{batches.where}, {error.where}", remedy=error.remedy)
+                raise
 
     def _measured(self, is_evaluated: bool) -> list[str]:
         """Return the names of the numbers of a row."""

@@ -124,7 +124,7 @@ class TrainingStep:
         )  # fmt: skip
         self._budget = None if max_memory is None else self._memory_budget(max_memory)
         self._evaluation: Inference | None = None
-        self._teacher = None if teacher is None else Session(load(teacher), compile="wait")
+        self._teacher = None if teacher is None else self._teacher_session(teacher)
         self._position = Position()
         self._waiting = 0
         self._outputs: Sequence[np.ndarray] = ()
@@ -140,6 +140,34 @@ class TrainingStep:
             self.notes += ("The model is quantized: weights and activations are rounded in training.",)
         self.history = History()
         self._types = self.batch_types
+
+    def _teacher_session(self, teacher: Loadable) -> Session:
+        """Return a session of the teacher, after a check that its inputs are those of a batch.
+
+        Raises:
+            OptionError: The loss reads no teacher, or the teacher reads other arrays or types than a batch has.
+        """
+        if getattr(self._loss, "teacher", None) is None:
+            raise OptionError(
+                "the loss reads no outputs of a teacher.", where="teacher", remedy="Use `loss=Distillation()`."
+            )
+        session = Session(load(teacher), compile="wait")
+        types = {**dict(zip(self._forward.inputs, self._input_types(), strict=True)), **self._forward.labels}
+        for info in session.get_inputs():
+            own = types.get(info.name)
+            if own is None:
+                raise OptionError(
+                    f"the teacher reads {info.name!r}, and a batch has no such array.",
+                    where="teacher",
+                    remedy=f"A batch has {', '.join(self._forward.inputs)}: rename the input by `sardonyx rename`.",
+                )
+            if len(info.shape or ()) != len(own.shape or ()):
+                raise OptionError(
+                    f"the teacher's input {info.name!r} has rank {len(info.shape or ())}, that of the student "
+                    f"{len(own.shape or ())}.",
+                    where="teacher",
+                )
+        return session
 
     @property
     def loss_output(self) -> str:
@@ -278,7 +306,15 @@ class TrainingStep:
                     f"expected {len(types)} arrays ({', '.join(types)}), got {len(arrays)}.", where="batch"
                 )
             named = dict(zip(types, arrays, strict=True))
-        return {name: as_declared(x, types[name], f"batch, {name}") for name, x in require_names(named, types).items()}
+        return {
+            name: as_declared(x, types[name], f"batch, {name}", self._remedies.get(name, ""))
+            for name, x in require_names(named, types).items()
+        }
+
+    @property
+    def _remedies(self) -> dict[str, str]:
+        """The instructions for arrays that do not fit, by name: labels have the shape that the loss says."""
+        return dict.fromkeys(self._forward.labels, self._loss.label_remedy)
 
     def _train(self, batch: dict[str, np.ndarray], total: int | None) -> float:
         arguments = self._arguments(batch)
@@ -312,7 +348,7 @@ class TrainingStep:
             name = self._loss.teacher  # type: ignore[attr-defined]
             names = {info.name for info in self._teacher.get_inputs()}
             logits = self._teacher.run(None, {n: a for n, a in batch.items() if n in names})[0]
-            labels[name] = as_declared(logits, self._forward.labels[name], name)
+            labels[name] = as_declared(logits, self._forward.labels[name], f"the teacher's output, {name}")
         self._check_values(labels)
         feeds = {name: batch[name] for name in self._forward.inputs}
         self._last_batch = feeds, [labels[name] for name in self._forward.labels]
