@@ -4,7 +4,7 @@ The folder in the variable ``MLPERF_TINY_STIMULI`` is ``datasets`` of two commit
 files were removed later):
 
     git checkout 2a173774fa1ec3cc7c7d0f7f777c5219a2a5885a -- datasets
-    git checkout 6e02e03a78da66ee042bb43f519daaf57e8577e5 -- datasets/ad01/y_labels.csv datasets/ic01/y_labels.csv
+    git checkout 6e02e03a78da66ee042bb43f519daaf57e8577e5 -- datasets
 
 ``y_labels.csv`` lists the 200 images and 248 sounds that judge. Quantizers see other files: images of CIFAR-10, and
 normal sounds that are not listed.

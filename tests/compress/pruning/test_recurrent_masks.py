@@ -70,3 +70,21 @@ def test_patterns_are_those_of_consecutive_inputs() -> None:
         assert value is not None
         stored = value.numpy()
         assert ((stored.reshape(-1, 4) == 0).sum(1) == 2).all()
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_the_share_of_zeros_is_exact_among_equal_weights(size: int) -> None:
+    """A weight of few values, in rows that are sorted (64 x 48) and in one that is divided at a limit (128 x 48)."""
+    weights = np.random.default_rng(0).integers(1, 4, (48, size)).astype(np.float32)
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : 17]> net (float[N, 48] x) => (float[N, {size}] y) {{ y = MatMul(x, w) }}'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    value = sardonyx.prune(model, sparsity=0.5).model.graph.initializers["w"].const_value
+    assert value is not None
+    stored = value.numpy()
+    assert (stored == 0).sum() == stored.size // 2
+    staying, gone = stored.T[stored.T != 0], weights.T[stored.T == 0]
+    assert staying.min() >= gone.max()
+    limit = weights.T.reshape(-1)[np.argsort(weights.T.reshape(-1), kind="stable")[stored.size // 2 :]]
+    np.testing.assert_array_equal(np.sort(staying), np.sort(limit))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.mapped_files import count_read
 from sardonyx.compress.pruning.compensation import correct_bias
 from sardonyx.compress.pruning.second_order import sparse_rows
 from sardonyx.compress.pruning.shrink import replace_constant, write_constant
@@ -21,6 +22,9 @@ from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import Names, node_label, value_names
+
+_LONG_ROW = 4096
+"""Elements from which a row is divided at a limit: sorting takes eight bytes an element, and several times as long."""
 
 _MASKED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -167,13 +171,14 @@ def mask_weights(
     names = Names(value_names(model))
     layers = []
     corrected = 0
-    losses: dict[ir.Value | None, np.ndarray] = {}
+    losses: dict[ir.Value | None, np.ndarray | None] = {}
     weights = weighted_inputs(model)
     maskable = {(one.node, one.index) for one in weights if not one.is_excluded(exclude)}
     for one in weights:
         node, source, old = one.node, one.node.inputs[0], one.node.inputs[one.index]
         weight = facts.constant(old)
         assert weight is not None and old is not None
+        count_read(weight.nbytes)  # Of a large file, pages that are read are released.
         rows = as_rows(node, weight)
         fixed = ""
         if (node, one.index) not in maskable:
@@ -195,7 +200,10 @@ def mask_weights(
             for use in list(old.uses()):  # Other products by the same weight read the masked one too.
                 if (use.node, use.idx) in maskable:
                     replace_constant(model, use.node, use.idx, value)
-            losses[value] = (weight.astype(np.float32) - result.astype(np.float32)).astype(weight.dtype)
+            lost = None
+            if statistics:
+                lost = (weight.astype(np.float32) - result.astype(np.float32)).astype(weight.dtype)
+            losses[value] = lost
         loss = losses.get(node.inputs[one.index])
         if source is not None and seen is not None and seen.means is not None and loss is not None:
             corrected += correct_bias(model, node, loss, seen.means)
@@ -296,7 +304,15 @@ def _stays(importance: np.ndarray, share: float, pattern: Pattern, *, by_row: bo
 
 
 def _largest(rows: np.ndarray, zeros: int) -> np.ndarray:
-    """Return False for the smallest elements of each row."""
+    """Return False for the smallest elements of each row, the first ones among equals."""
     stays = np.ones(rows.shape, bool)
-    np.put_along_axis(stays, np.argsort(rows, axis=1, kind="stable")[:, :zeros], False, axis=1)
+    if rows.shape[1] < _LONG_ROW:
+        np.put_along_axis(stays, np.argsort(rows, axis=1, kind="stable")[:, :zeros], False, axis=1)
+        return stays
+    for row, stay in zip(rows, stays, strict=True) if zeros else ():
+        limit = np.partition(row, zeros - 1)[zeros - 1]
+        np.greater(row, limit, out=stay)
+        # Of the elements that equal the limit, as many become zero as smaller ones leave.
+        equal = np.flatnonzero(row == limit)
+        stay[equal[zeros - (row.size - int(stay.sum()) - equal.size) :]] = True
     return stays

@@ -36,13 +36,17 @@ _EXCELLENT = 35.0
 
 GOOD = 28.0
 _SUFFICIENT = 23.0
+_DOUBTFUL = 21.5
 _POOR = 10.0
 """dB of the worst output below which nodes of more work return to float."""
 
 _CHEAP_SHARE = 0.05
 """The least share of the noise for which a node returns although the error is sufficient."""
 
-_STEPS = ((_EXCELLENT, 0.02, 0.1), (GOOD, 0.08, _CHEAP_SHARE), (_SUFFICIENT, 0.2, 0.01), (_POOR, 1.0, 0.0))
+_STEPS = (
+    (_EXCELLENT, 0.02, 0.1), (GOOD, 0.08, _CHEAP_SHARE), (_SUFFICIENT, 0.2, 0.01), (_DOUBTFUL, 0.35, 0.01),
+    (_POOR, 1.0, 0.0),
+)  # fmt: skip
 """For each measured error in dB: the target, the most work that may be in float, and the least share of noise."""
 
 _MOST_WORK = 2e10

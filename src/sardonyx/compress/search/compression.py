@@ -292,9 +292,12 @@ class _Choice:
         self._notes: list[str] = []
 
     def result(self) -> Compressed:
-        """Return the best result that keeps the budget, or the original."""
+        """Return the best result whose loss is proved, else the best one measured inside the budget."""
         search = self._search
+        unproved: tuple[Trial, ir.Model] | None = None
         for trial in search.ranked():
+            if unproved is not None and (not trial.plan or not self._is_proved(trial)):
+                continue
             if not trial.plan:
                 self._notes.append("No result that keeps the budget is smaller or faster than the original.")
                 return self._compressed(trial, [])
@@ -304,8 +307,15 @@ class _Choice:
             if figures is None:
                 continue
             trial = replace(trial, figures=replace(figures, size=file_bytes(model)))
-            if not (broken := search.broken(trial)):
-                return self._compressed(trial, broken, model)
+            if search.broken(trial):
+                continue
+            if self._is_proved(trial):
+                if unproved is not None:
+                    self._notes.append(f"{unproved[0].label} is better, but its loss is not proved on these samples.")
+                return self._compressed(trial, [], model)
+            unproved = trial, model
+        if unproved is not None:
+            return self._compressed(unproved[0], [], unproved[1])
         original = search.original
         broken = search.broken(original)
         if not broken:
@@ -313,6 +323,11 @@ class _Choice:
         else:
             self._note_closest()
         return self._compressed(original, broken)
+
+    def _is_proved(self, trial: Trial) -> bool:
+        """Return True unless the interval of the metric's loss reaches beyond the budget."""
+        change = self._change(trial)
+        return change is None or change.drop is None or change.verdict == "kept"
 
     def _final(self, plan: Plan) -> ir.Model:
         return without_reports(copy_model(self._search.bench.model(plan)))

@@ -19,7 +19,7 @@ from sardonyx.compiler.program import Program
 from sardonyx.core.dim import evaluate
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType
-from sardonyx.core.transform.cost import cost
+from sardonyx.core.transform.cost import computed_in_runs, cost
 from sardonyx.errors import ShapeError, UnsupportedError
 from sardonyx.model import save, to_proto
 from sardonyx.report.alternation import alternate, ratio
@@ -114,13 +114,13 @@ def estimate(session: Session, feeds: Mapping[str, Any]) -> tuple[float, float]:
     kernels = explain(session, sizes).kernels
     operations: dict[str, float] = {}
     try:
-        for value in program.function.values:
+        for value in computed_in_runs(program.function.values):
             kind = _kind(value, program)
             operations[kind] = operations.get(kind, 0.0) + evaluate(cost(value).operations, sizes)
     except ShapeError as error:
         raise UnsupportedError(f"a size of the model follows from values: {error.problem}") from error
     if any(kernel.read is None or kernel.written is None for kernel in kernels):
-        moved = sum(_moved(value, sizes) for value in program.function.values)
+        moved = sum(_moved(value, sizes) for value in computed_in_runs(program.function.values))
     else:
         moved = sum((kernel.read or 0) + (kernel.written or 0) for kernel in kernels)
     lanes = program.target.lanes(32)

@@ -18,6 +18,7 @@ from sardonyx.compress.clustering.cluster import cluster
 from sardonyx.compress.factorization.factorize import factorize
 from sardonyx.compress.float16 import convert_float16
 from sardonyx.compress.pruning.prune import prune
+from sardonyx.compress.quantization.placement import RECURRENT
 from sardonyx.compress.quantization.quantize import quantize
 from sardonyx.compress.search.short_names import shorten_names
 from sardonyx.errors import UnsupportedError
@@ -41,7 +42,8 @@ LEAST_STEPS, MOST_STEPS = 24, 300
 """Weights times steps of fine-tuning in one trial, within the least and the most steps."""
 
 _PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
-WEIGHTED = (*_PRODUCTS, "Gather")
+_STORED = (*_PRODUCTS, *RECURRENT)
+WEIGHTED = (*_STORED, "Gather")
 """Operators with weights that moves change."""
 
 
@@ -191,17 +193,17 @@ def _halved(model: ir.Model, staying: Collection[str], fitting: Fitting) -> ir.M
 MOVES = (
     Move("int8", "precision", WEIGHTED, _quantized(), needs_data=True),
     Move("int8 with int4 weights", "precision", WEIGHTED, _quantized(scheme="w4a8"), needs_data=True),
-    Move("dynamic int8", "precision", ("Conv", "MatMul", "Gemm", "Gather"), _quantized(mode="dynamic")),
-    Move("int4 weights", "precision", ("MatMul", "Gemm", "Gather"), _quantized(weights="int4")),
+    Move("dynamic int8", "precision", ("Conv", "MatMul", "Gemm", *RECURRENT, "Gather"), _quantized(mode="dynamic")),
+    Move("int4 weights", "precision", ("MatMul", "Gemm", *RECURRENT, "Gather"), _quantized(weights="int4")),
     Move("int8 weights", "precision", WEIGHTED, _quantized(mode="weights")),
-    Move("int8 with int16 activations", "precision", _PRODUCTS, _quantized(scheme="w8a16"), needs_data=True),
-    Move("float16", "precision", _PRODUCTS, _halved),
+    Move("int8 with int16 activations", "precision", _STORED, _quantized(scheme="w8a16"), needs_data=True),
+    Move("float16", "precision", _STORED, _halved),
     Move("pruned channels", "pruning", _PRODUCTS, _pruned("channels", 0.75), needs_data=True, is_graded=True),
     Move("pruned heads", "pruning", ("MatMul", "Gemm"), _pruned("heads", 0.75), needs_data=True, is_graded=True),
     Move("removed layers", "pruning", _PRODUCTS, _pruned("layers", 0.75), needs_data=True, is_graded=True),
     Move("low rank", "factorization", ("Conv", "MatMul", "Gemm"), _factorized, needs_data=True, is_graded=True),
-    Move("shared weights of 4 bits", "precision", _PRODUCTS, _clustered(4), ends=True),
-    Move("shared weights of 8 bits", "precision", _PRODUCTS, _clustered(8), ends=True),
+    Move("shared weights of 4 bits", "precision", _STORED, _clustered(4), ends=True),
+    Move("shared weights of 8 bits", "precision", _STORED, _clustered(8), ends=True),
     Move("short names", "names", (), _short_names, is_lossless=True),
 )
 """The moves."""

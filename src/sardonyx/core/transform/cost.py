@@ -82,6 +82,27 @@ def cost_of(function: Function) -> Cost:
     return total
 
 
+def computed_in_runs(values: Iterable[Value]) -> list[Value]:
+    """Return the values that a run computes: those of constants alone are computed once, when a model is loaded."""
+    known: dict[Value, bool] = {}
+    return [value for value in values if not _is_stored(value, known)]
+
+
+def _is_stored(value: Value, known: dict[Value, bool]) -> bool:
+    """Return True if a value depends on constants alone; `known` has the answers so far."""
+    pending = [value]
+    while pending:
+        current = pending[-1]
+        missing = [operand for operand in current.operands if operand not in known]
+        if current in known or not missing:
+            pending.pop()
+            is_plain = bool(current.operands) and current.op not in (*_CALLS, "random")
+            known[current] = current.is_constant or (is_plain and all(known[operand] for operand in current.operands))
+        else:
+            pending += missing
+    return known[value]
+
+
 def nbytes(type: Type) -> Size:
     """Return the bytes of a value, packed; texts count 8 each, values without sizes 0."""
     if isinstance(type, TupleType):
@@ -192,7 +213,10 @@ def _cond(value: Value) -> Cost:
 
 
 def _loop(value: Value) -> Cost:
-    return cost_of(value.params["body"]).times(trips(value))
+    total = NOTHING
+    for inner in computed_in_runs(value.params["body"].values):
+        total = total + cost(inner)
+    return total.times(trips(value))
 
 
 def trips(value: Value) -> Size:

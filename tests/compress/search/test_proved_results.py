@@ -1,0 +1,46 @@
+"""Results whose loss is proved go before better ones, and work of constants alone is no work of a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+import sardonyx
+from sardonyx import Budget
+from tests.compress.perceptron import network, samples, weight
+
+SAMPLES = 4000
+
+
+def test_a_proved_loss_goes_before_a_smaller_file() -> None:
+    model, (feeds, *_) = network(), samples(20)
+    expected = sardonyx.Session(model, compile="wait").run(None, feeds)[0]
+
+    def evaluate(session: sardonyx.Session) -> tuple[float, np.ndarray]:
+        hits = np.ones(SAMPLES)
+        error = session.run(None, feeds)[0] - expected
+        if np.square(error).mean() > 1e-3 * np.square(expected).mean():
+            hits[: SAMPLES // 80] = 0  # 1.25 points, inside of the budget, and the interval is not.
+        return 100 * float(hits.mean()), hits
+
+    result = sardonyx.compress(
+        model, samples(20), evaluate=evaluate, budget=Budget(drop=1.4), measured=False, trials=10
+    )
+    report = result.report
+    assert report.verdict == "kept" and report.evidence.metric is not None and report.evidence.metric.loss == 0
+    assert any("not proved" in note for note in report.notes)
+    sizes = [trial.figures.size for trial in report.trials if trial.figures is not None]
+    assert min(sizes) < report.result.size < 0.6 * report.original.size
+
+
+def test_integer_weights_of_recurrent_layers_are_no_slower() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]> net (float[T, 1, 16] x) => (float[T, 1, 1, 48] y)
+        { y = GRU<hidden_size: int = 48>(x, w, r) }"""
+    model = onnx.parser.parse_model(text)
+    for name, array in {"w": weight(1, 144, 16), "r": weight(1, 144, 48, seed=1)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    data = [{"x": weight(7, 1, 16, seed=seed)} for seed in range(8)]
+    report = sardonyx.compress(model, data, measured=False, trials=7).report
+    assert report.result.size < 0.4 * report.original.size
+    assert report.result.seconds <= 1.02 * report.original.seconds
