@@ -9,7 +9,8 @@ captured by ``torch.export`` with open sizes. A way ``to-TARGET`` (``to-tflite``
 to a target of ``convert-to`` and proves that. ``onnx-files`` are the public models beside ``SARDONYX_SUITES``.
 
 ``torch-architectures`` are networks as papers have them, ``torch-functions`` unusual combinations of torch's functions,
-``transformers-towers`` further families and parts of models of several towers.
+``torch-difficult`` programs on storage and on data, ``transformers-towers`` further families and parts of models of
+several towers.
 
 ``jax`` are programs of JAX and networks of Flax, ``tabular`` are estimators and ``pipelines`` those with other
 options; ``geometric`` are layers of torch-geometric, ``diffusion`` networks of diffusers, ``torchaudio`` networks,

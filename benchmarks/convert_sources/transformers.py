@@ -276,6 +276,16 @@ def _configuration(kind: str, sizes: dict[str, Any]) -> Any:
     return config_class(**options)
 
 
+def without_ties(model: Any) -> Any:
+    """Draw the matrices of a model that begin at zero: routers of experts would choose among equal scores."""
+    import torch
+
+    for weight in model.parameters():
+        if weight.dim() > 1 and not weight.any():
+            torch.nn.init.normal_(weight, std=0.02)
+    return model
+
+
 def cases() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
     """Return models with example inputs, by the type of their configuration."""
     import torch
@@ -287,7 +297,7 @@ def cases() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
             config = _configuration(kind, {} if kind in NATURAL else SIZES)
             config.use_cache = False
             config.return_dict = True
-            model = transformers.AutoModel.from_config(config).eval()
+            model = without_ties(transformers.AutoModel.from_config(config).eval())
             return model, inputs(model)
 
         return make

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from convert_sources.transformers import SIZES
+from convert_sources.transformers import SIZES, without_ties
 
 TEXT = [
     "afmoe",
@@ -177,7 +177,7 @@ def cases() -> dict[str, Callable[[], tuple[Any, dict[str, Any]]]]:
             config = _configuration(transformers.CONFIG_MAPPING[kind], kind)
             config.return_dict = True
             config.use_cache = False
-            model = transformers.AutoModel.from_config(config).eval()
+            model = without_ties(transformers.AutoModel.from_config(config).eval())
             examples = inputs(model)
             with torch.no_grad():
                 model(**examples)

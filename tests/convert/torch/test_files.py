@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import sardonyx  # noqa: E402
 from sardonyx.convert.torch.loading import load_file  # noqa: E402
 from sardonyx.convert.torch.pickles import without_pickles  # noqa: E402
-from sardonyx.errors import ModelFileError  # noqa: E402
+from sardonyx.errors import ModelFileError, OptionError  # noqa: E402
 
 if TYPE_CHECKING:
     Tensor = Any
@@ -294,3 +294,20 @@ def test_overlapping_readings_restore_the_readers_of_torch(tmp_path: Path) -> No
     second.__exit__(None, None, None)
     assert (tmp_path / "made").exists()
     assert torch.load is own
+
+
+def test_the_samples_of_a_caller_are_those_of_an_exported_program(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt2"
+    batch = {0: torch.export.Dim("batch")}
+    torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.ones(3, 4),), dynamic_shapes=(batch,)), path)
+    result = sardonyx.convert(path, {"input": torch.full((5, 4), 2.0)})
+    assert result.report.verdict.status == "proved" and 5 in result.report.sizes["batch"]
+    with pytest.raises(OptionError, match="refuses the example inputs"):
+        sardonyx.convert(path, {"input": torch.ones(3, 5)})
+
+
+@pytest.mark.parametrize("is_scripted", [False, True])
+def test_a_sample_with_a_name_that_is_no_input_names_the_inputs(is_scripted: bool) -> None:
+    module = torch.nn.Linear(4, 2)
+    with pytest.raises(OptionError, match=r"the module has no input x. Inputs are: input\."):
+        sardonyx.convert(torch.jit.script(module) if is_scripted else module, {"x": torch.ones(3, 4)})

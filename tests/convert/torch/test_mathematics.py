@@ -250,6 +250,17 @@ def test_common_divisors_and_multiples() -> None:
     require_equal(lambda a, b: (torch.gcd(a, b), torch.lcm(a, b)), (a, b))
 
 
+def test_convolutions_of_complex_numbers() -> None:
+    kernel, bias = torch.randn(4, 3, 3, dtype=torch.cfloat), torch.randn(4, dtype=torch.cfloat)
+    back = torch.randn(4, 2, 3, dtype=torch.cfloat)
+
+    def convolved(a: Any, b: Any) -> Any:
+        z = torch.nn.functional.conv1d(torch.complex(a, b), kernel, bias, padding="same", dilation=2)
+        return torch.view_as_real(torch.nn.functional.conv_transpose1d(z, back, stride=2))
+
+    require_equal(convolved, (x(2, 3, 8), x(2, 3, 8)), tolerance=1e-4)
+
+
 def test_complex_numbers_pass_through_parts_without_gradients() -> None:
     def rotated(x: Any) -> Any:
         with torch.no_grad():

@@ -48,6 +48,30 @@ def comparison(x: Any) -> Any:
     return x * 2
 
 
+def until_no_rows_are_left(x: Any) -> Any:
+    rows, firsts = x, []
+    while rows.shape[0] > 0:
+        firsts.append(rows[0])
+        rows = rows[1:][(rows[1:] - rows[0]).abs().amax(1) > 1]
+    return torch.stack(firsts)
+
+
+def until_one_row_is_left(x: Any) -> Any:
+    while x.shape[0] > 1:
+        x = x[1:][x[1:, 0] >= 0] + 1
+    return x
+
+
+@pytest.mark.parametrize("function", [until_no_rows_are_left, until_one_row_is_left])
+def test_the_condition_on_a_count_that_ended_a_loop_is_a_guard(function: Any) -> None:
+    x = torch.tensor([[0.0, 0], [0.5, 0], [3, 3], [-2, 0]])
+    result = sardonyx.convert(module_of(function), (x,), dynamic=False)
+    assert (result.report.way, result.report.verdict.status) == ("recorded", "proved")
+    other = np.array([[0, 0], [3, 3], [6, 6], [9, 9]], np.float32)
+    with pytest.raises(SardonyxError, match="guard: "):
+        sardonyx.Session(result.model).run(None, {"x": other})
+
+
 @pytest.mark.parametrize("function", [branch, loop, count, comparison])
 def test_a_branch_on_data_is_recorded_and_proved(function: Any) -> None:
     result = sardonyx.convert(module_of(function), (torch.rand(4, 6),))

@@ -223,3 +223,26 @@ def test_a_script_that_counts_its_calls_is_the_model_of_the_first() -> None:
     assert result.report.verdict.status == "proved" and script.calls == 0
     name = str(result.model.graph.inputs[0].name)
     assert (sardonyx.Session(result.model).run(None, {name: torch.full((4, 3), 2.0).numpy()})[0] == 2).all()
+
+
+class Parts(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A plain module with parts of TorchScript, of which one counts, and packed weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = scripted(Counting())
+        self.traced = torch.jit.trace(torch.nn.Linear(4, 5), torch.randn(2, 4))
+        self.function = torch.jit.script(halved)
+        plain = torch.nn.Sequential(torch.nn.Linear(5, 3))
+        self.packed = torch.ao.quantization.quantize_dynamic(plain, {torch.nn.Linear})
+
+    def forward(self, x: Any) -> Any:
+        return self.packed(self.traced(self.function(self.counted(x), 3)))
+
+
+def test_scripted_parts_of_plain_modules_are_captured() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = Parts().eval()
+    report = proved(module, torch.randn(3, 4))
+    assert len(report.sizes["batch"]) > 1

@@ -8,9 +8,8 @@ the batch, so it is doubled where the program accepts that.
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -30,6 +29,7 @@ from sardonyx.convert.torch.exported_programs import constant_inputs, input_name
 from sardonyx.convert.torch.loading import load_file
 from sardonyx.convert.torch.size_conditions import Limit, limited_conditions
 from sardonyx.convert.torch.size_guards import SizeGuard, sizes_of
+from sardonyx.convert.torch.small_bounds import small_bounds
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.state import State
 from sardonyx.convert.torch.symbolic_lengths import symbolic_lengths
@@ -204,17 +204,7 @@ class Program:
         shapes = self.dynamic_shapes(openness)
         is_doubled = openness.endswith(" doubled")
         args, kwargs = self._doubled() if is_doubled else (self.args, self.kwargs)
-        with (
-            quiet(),
-            self.state.unchanged(),
-            evaluating(self.subject),
-            whole_layers(),
-            equal_functions(),
-            symbolic_lengths(self.subject),
-            quantized_modules.quantized_operators(self.subject),
-            unchanged_transforms(),
-            unmarked((args, kwargs)),
-        ):
+        with self.capturing((args, kwargs)):
             if lowered:
                 exported = _trace._export(
                     self.subject, args, kwargs, dynamic_shapes=shapes, strict=False, pre_dispatch=False
@@ -226,6 +216,23 @@ class Program:
         if is_doubled and self.example_sizes(exported) is None:
             raise ConversionError("the program ties the first size of an example to a size that differs in another")
         return exported
+
+    @contextlib.contextmanager
+    def capturing(self, examples: Any) -> Iterator[None]:
+        """Prepare torch and the module for a capture, and restore them."""
+        with (
+            quiet(),
+            self.state.unchanged(),
+            evaluating(self.subject),
+            whole_layers(),
+            equal_functions(),
+            symbolic_lengths(self.subject),
+            quantized_modules.quantized_operators(self.subject),
+            unchanged_transforms(),
+            unmarked(examples),
+            small_bounds(),
+        ):
+            yield
 
     @cached_property
     def _single(self) -> list[int]:
@@ -395,7 +402,7 @@ def _answers(module: torch.nn.Module, args: Any, kwargs: Any, state: State, *, c
     if copied:
         # A script that cannot be copied is called itself: the proof tells whether it repeats its answers.
         with contextlib.suppress(Exception):
-            module = copy.deepcopy(module)
+            module = script.copied(module)
     with torch.no_grad(), quiet(), state.unchanged(), evaluating(module):
         result = module(*args, **kwargs)
         register_dataclasses(result)
@@ -420,14 +427,13 @@ def program_of(source: Any, options: Options) -> Program:
     if isinstance(source, (str, os.PathLike)):
         source = load_file(source, trust=options.trust)
     if isinstance(source, torch.export.ExportedProgram):
-        args, kwargs = source.example_inputs or ((), {})
-        return Program(source.module(), tuple(args), dict(kwargs or {}), source, options)
+        return _exported_program(source, options)
     if isinstance(source, torch.jit.ScriptFunction):
         source = script.FunctionModule(source)
     if not isinstance(source, torch.nn.Module):
         kind = type(source).__name__
         raise OptionError(f"expected a module or an exported program, got {kind}", where="source", remedy="Pass one.")
-    mirror = script.mirror_of(source) if script.is_script(source) else quantized_modules.mirror_of(source)
+    mirror = script.mirror_of(source) if script.is_script(source) else _plain_mirror(source)
     require_dense(options.examples)
     args, kwargs = examples_of(source if mirror is None else mirror, options)
     require_one_device(source, args, kwargs)
@@ -436,6 +442,44 @@ def program_of(source: Any, options: Options) -> Program:
         program.notes.append("the module was in training mode; the model is that of `module.eval()`")
     _require_running(program)
     return program
+
+
+def _exported_program(source: torch.export.ExportedProgram, options: Options) -> Program:
+    """Return an exported program with the caller's examples, or with its own if the caller gives none.
+
+    Raises:
+        OptionError: The program refuses the caller's examples, or there are none.
+    """
+    module = source.module()
+    own = source.example_inputs
+    if not options.examples and own is not None:
+        return Program(module, tuple(own[0]), dict(own[1] or {}), source, options)
+    require_dense(options.examples)
+    args, kwargs = examples_of(module, options)
+    program = Program(module, *_as_captured(source, module, args, kwargs), source, options)
+    _require_running(program)
+    return program
+
+
+def _as_captured(source: Any, module: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments by position and by name as in the capture of the program, which its module requires."""
+    import inspect
+
+    spec = source.call_spec.in_spec
+    positional, named = pytree.tree_unflatten([0] * spec.num_leaves, spec)
+    names = [*inspect.signature(module.forward).parameters][: len(positional)]
+    known = {**dict(zip(names, args, strict=False)), **kwargs}
+    if len(args) > len(positional) or known.keys() != {*names, *named}:
+        inputs = ", ".join([*names, *named]) or "none"
+        problem = f"the program has {len(names) + len(named)} inputs, got {len(args) + len(kwargs)} examples"
+        raise OptionError(problem, where="example_inputs", remedy=f"Inputs are: {inputs}.")
+    return tuple(known[name] for name in names), {name: known[name] for name in named}
+
+
+def _plain_mirror(module: torch.nn.Module) -> torch.nn.Module | None:
+    """Return a copy of a plain module without scripted parts and packed weights; None if it has neither."""
+    plain = script.with_plain_parts(module)
+    return quantized_modules.mirror_of(module if plain is None else plain) or plain
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:

@@ -9,8 +9,10 @@ import torch
 
 from sardonyx.convert.torch.fast_paths import RULES
 from sardonyx.convert.torch.in_place import functional
+from sardonyx.convert.torch.list_operators import rule_of_lists
 from sardonyx.convert.torch.operators.registry import translation_of
 from sardonyx.convert.torch.sources import place_of
+from sardonyx.convert.torch.storage_views import over_storage
 from sardonyx.errors import ConversionError
 
 _GENERAL_EIGENVALUES = (
@@ -36,10 +38,10 @@ def decomposed(exported: Any) -> Any:
         ConversionError: Operators without translation and decomposition; names all of them with the source lines.
     """
     if all(_is_ready(node) for node in calls(exported.graph_module)):
-        return exported
+        return over_storage(exported)
     without_writes = functional(exported)
     if all(_is_ready(node) for node in calls(without_writes.graph_module)):
-        return without_writes
+        return over_storage(without_writes)
     exported = exported.run_decompositions(_table())
     for _ in range(ROUNDS):
         missing = {node.target for node in calls(exported.graph_module) if not _is_translated(node)}
@@ -61,7 +63,7 @@ def decomposed(exported: Any) -> Any:
                 "Register a decomposition, a `@sardonyx.operator`, or use `exporter='torch.onnx'`.",
             ),
         )
-    return exported
+    return over_storage(exported)
 
 
 def calls(module: Any) -> Iterator[Any]:
@@ -104,7 +106,7 @@ def _table() -> Any:
 def _rule(target: Any) -> Any:
     if not isinstance(target, torch._ops.OpOverload):
         return None
-    rule = RULES.get(target) or torch._decomp.decomposition_table.get(target)
+    rule = RULES.get(target) or torch._decomp.decomposition_table.get(target) or rule_of_lists(target)
     if rule is None and target._can_decompose():
         return target.decompose
     return rule

@@ -37,11 +37,29 @@ def examples_of(module: torch.nn.Module, options: Options) -> tuple[tuple[Any, .
     if isinstance(examples, Mapping):
         if all(str(name).startswith("arr_") for name in examples):
             return tuple(examples.values()), {}
+        _require_known(module, examples)
         return (), dict(examples)
     examples = tuple(examples)
     if len(examples) > 1 and isinstance(examples[-1], dict) and _takes_keywords(module, examples):
         return examples[:-1], dict(examples[-1])
     return examples, {}
+
+
+def _require_known(module: torch.nn.Module, examples: Mapping[str, Any]) -> None:
+    """Refuse examples whose names are no parameters of a module.
+
+    Raises:
+        OptionError: A name is unknown.
+    """
+    parameters = inspect.signature(module.forward).parameters
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    if unknown := [str(name) for name in examples if name not in parameters]:
+        raise OptionError(
+            f"the module has no input {', '.join(unknown)}",
+            where="example_inputs",
+            remedy=f"Inputs are: {', '.join(parameters) or 'none'}.",
+        )
 
 
 def _as_example(leaf: Any) -> Any:

@@ -86,14 +86,13 @@ def mirror_of(module: torch.nn.Module) -> torch.nn.Module | None:
     Raises:
         UnsupportedError: A packed object is of an unknown kind.
     """
-    if not any(isinstance(value, torch.ScriptObject) for part in module.modules() for value in vars(part).values()):
+    if not any(_packed(part) for part in module.modules()):
         return None
     importlib.import_module("torch.ao.quantization.fx._decomposed")
 
     mirror = copy.deepcopy(module)
     for part in list(mirror.modules()):
-        packed = {name: value for name, value in vars(part).items() if isinstance(value, torch.ScriptObject)}
-        for name, value in packed.items():
+        for name, value in _packed(part).items():
             del part.__dict__[name]
             part.add_module(name, _plain(value))
         if type(part).__module__.startswith("torch.ao.nn."):
@@ -106,6 +105,15 @@ def mirror_of(module: torch.nn.Module) -> torch.nn.Module | None:
         # torch's quantized modules write packed weights to their states.
         part.__dict__["_save_to_state_dict"] = types.MethodType(torch.nn.Module._save_to_state_dict, part)
     return mirror
+
+
+def _packed(part: torch.nn.Module) -> dict[str, Any]:
+    """Return the packed weights among the attributes of a module; modules of TorchScript are none."""
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if isinstance(value, torch.ScriptObject) and not isinstance(value, torch._C.ScriptModule)
+    }
 
 
 def _replace_targets(module: torch.fx.GraphModule) -> None:

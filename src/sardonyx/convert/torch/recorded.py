@@ -22,15 +22,11 @@ from torch.export._draft_export import FailureType, draft_export
 from sardonyx.convert.imported import NOT_NEEDED, Imported
 from sardonyx.convert.torch import translation
 from sardonyx.convert.torch.capture import Program, Runner, refusal
-from sardonyx.convert.torch.capture_context import evaluating, quiet, unchanged_transforms, unmarked
-from sardonyx.convert.torch.equal_functions import equal_functions
+from sardonyx.convert.torch.capture_context import quiet
 from sardonyx.convert.torch.exported_programs import input_names
-from sardonyx.convert.torch.quantized_modules import quantized_operators
 from sardonyx.convert.torch.size_guards import size_guards
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.state import State
-from sardonyx.convert.torch.symbolic_lengths import symbolic_lengths
-from sardonyx.convert.torch.whole_layers import whole_layers
 from sardonyx.errors import ConversionError, EvaluationError
 
 NOTE = "the model has the branches of the examples: a guard, named after the line, fails for inputs of other branches"
@@ -70,18 +66,7 @@ def _recorded(program: Program, error: ConversionError) -> torch.export.Exported
     # Doubled examples may take other branches.
     for openness in (choice for choice in program.choices() if not choice.endswith("doubled")):
         try:
-            with (
-                quiet(),
-                program.state.unchanged(),
-                evaluating(program.subject),
-                whole_layers(),
-                equal_functions(),
-                symbolic_lengths(program.subject),
-                quantized_operators(program.subject),
-                unchanged_transforms(),
-                unmarked((program.args, program.kwargs)),
-                _followed_values(),
-            ):
+            with program.capturing((program.args, program.kwargs)), _followed_values():
                 exported = draft_export(
                     program.subject,
                     program.args,

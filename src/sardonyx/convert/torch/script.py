@@ -6,6 +6,7 @@ names, whose methods execute the graphs of the scripted methods; operators are c
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -60,6 +61,33 @@ def mirror_of(source: Any) -> torch.nn.Module:
     return mirror
 
 
+def with_plain_parts(module: torch.nn.Module) -> torch.nn.Module | None:
+    """Return a copy of a plain module whose scripted parts are plain too; None if it has none.
+
+    The copy has the module's own parameters.
+    """
+    scripted = [part for part in module.modules() if isinstance(part, torch.jit.ScriptModule)]
+    functions = _functions(module)
+    if not scripted and not functions:
+        return None
+    known: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
+    interpreter = _Interpreter()
+    known |= {id(part): interpreter.mirror(part._c) for part in scripted}
+    known |= {id(function): mirror_of(FunctionModule(function)) for function in functions}
+    return copy.deepcopy(module, known)
+
+
+def _functions(module: torch.nn.Module) -> list[Any]:
+    """Return the scripted functions among the attributes of a module's parts."""
+    parts = (part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule))
+    return [value for part in parts for value in vars(part).values() if isinstance(value, torch.jit.ScriptFunction)]
+
+
+def copied(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of a module with states of its own; it has the same scripted functions, which have no state."""
+    return copy.deepcopy(module, {id(function): function for function in _functions(module)})
+
+
 _WRITES = re.compile(
     r"prim::SetAttr|aten::(?:append|extend|insert|pop|popitem|remove|clear|reverse|sort|update|setdefault"
     r"|_set_item|Delete|[a-z]\w*_)\("
@@ -68,10 +96,9 @@ _WRITES = re.compile(
 
 
 def writes_state(source: Any) -> bool:
-    """Return True for a scripted module that may write to its attributes when it is called."""
-    if not isinstance(source, torch.jit.ScriptModule):
-        return False
-    methods = (part._c._get_method(name) for part in source.modules() for name in part._c._method_names())
+    """Return True for a module with scripted parts that may write to their attributes when they are called."""
+    parts = (part for part in source.modules() if isinstance(part, torch.jit.ScriptModule))
+    methods = (part._c._get_method(name) for part in parts for name in part._c._method_names())
     return any(_WRITES.search(str(method.inlined_graph)) for method in methods)
 
 

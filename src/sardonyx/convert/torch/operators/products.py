@@ -234,7 +234,7 @@ def _spread(value: Any, rank: int) -> list[int]:
 
 
 @aten("conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding", "conv3d.padding")
-def _convolution(
+def convolution(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -243,6 +243,7 @@ def _convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
+    """Return a convolution of real numbers."""
     rank = weight.rank - 2
     unbatched = x.rank == rank + 1
     if unbatched:
@@ -270,7 +271,7 @@ def _convolution(
 
 
 @aten("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
-def _transposed_convolution(
+def transposed_convolution(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -280,6 +281,7 @@ def _transposed_convolution(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
+    """Return a transposed convolution of real numbers."""
     rank = weight.rank - 2
     unbatched = x.rank == rank + 1
     if unbatched:
@@ -299,7 +301,7 @@ def _transposed_convolution(
 
 
 @aten("convolution.default", "_convolution.default")
-def _any_convolution(
+def any_convolution(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -311,14 +313,15 @@ def _any_convolution(
     groups: int,
     *_: Any,
 ) -> Tensor:
+    """Return a convolution or a transposed one, of real numbers."""
     if transposed:
-        return _transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation)
-    return _convolution(x, weight, bias, stride, padding, dilation, groups)
+        return transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation)
+    return convolution(x, weight, bias, stride, padding, dilation, groups)
 
 
 @aten("conv_tbc.default")
 def _conv_tbc(x: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
-    result = _convolution(L.permute(x, [1, 2, 0]), L.permute(weight, [2, 1, 0]), bias, 1, pad, 1, 1)
+    result = convolution(L.permute(x, [1, 2, 0]), L.permute(weight, [2, 1, 0]), bias, 1, pad, 1, 1)
     return L.permute(result, [2, 0, 1])
 
 
