@@ -34,6 +34,10 @@ def command(
     fixed: Annotated[bool, typer.Option("--fixed", help="Fix all sizes to those of the sample.")] = False,
     exporter: Annotated[str, typer.Option(help="auto, sardonyx, recorded, or another program: torch.onnx.")] = "auto",
     opset: Annotated[int | None, typer.Option(help="The operator set to write.", show_default=False)] = None,
+    opaque: Annotated[
+        list[str] | None,
+        typer.Option(help="An operator of torch that becomes an opaque node (repeatable).", show_default=False),
+    ] = None,
     unproved: Annotated[bool, typer.Option("--unproved", help="Write a model that is not proved.")] = False,
     trust: Annotated[bool, typer.Option("--trust", help="Load files that may execute code (pickles, joblib).")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the drawn inputs.")] = 0,
@@ -57,6 +61,7 @@ def command(
             framework=framework,
             trust=trust,
             opset=opset,
+            opaque=opaque or (),
             seed=seed,
         )
     if not as_json:

@@ -142,6 +142,7 @@ def convert(
     verify: bool = True,
     trust: bool = False,
     opset: int | None = None,
+    opaque: Sequence[str] = (),
     seed: int = 0,
 ) -> Converted:
     """Return the model of a program of another framework, proved against the program.
@@ -160,6 +161,8 @@ def convert(
         verify: Compare with the source on drawn inputs, at several sizes.
         trust: Load files that may execute code (pickles).
         opset: Version of ``ai.onnx``, to which the importer's model is converted; that of the importer when None.
+        opaque: A user's operators of torch that become nodes without a definition (``"my_ops::scale"``, or ``"my_ops"``
+            for all of a library): the model is not proved.
         seed: Seed of the drawn inputs.
 
     Returns:
@@ -173,7 +176,7 @@ def convert(
     source = called_source(source)
     importer = importer_of(source, framework)
     examples = _examples(example_inputs, sample)
-    options = Options(examples, _open_sizes(dynamic), exporter, trust, opset)
+    options = Options(examples, _open_sizes(dynamic), exporter, trust, opset, _names(opaque))
     attempts: list[Attempt] = []
     best: Converted | None = None
     refusals: list[SardonyxError] = []
@@ -193,6 +196,13 @@ def convert(
     if best is None:
         raise _no_way(importer.name, attempts, refusals)
     return best
+
+
+def _names(opaque: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of opaque operators, with ``::`` between library and operator."""
+    if isinstance(opaque, str):
+        raise OptionError(f"expected a list of names, got '{opaque}'", where="opaque", remedy=f"Pass ['{opaque}'].")
+    return tuple(name if "::" in name else name.replace(".", "::", 1) for name in opaque)
 
 
 _RANKS = {"proved": 0, "not proved": 1}

@@ -37,6 +37,7 @@ class Options:
         exporter: ``"auto"``, ``"sardonyx"``, or the name of another program that writes the model.
         trust: True if files may execute code when they are read (pickles).
         opset: Version of ``ai.onnx`` to write; None for the importer's choice.
+        opaque: Names of a user's operators that become nodes without a definition, ``my_ops::scale``, or of libraries.
     """
 
     examples: Sequence[Any] | Mapping[str, Any] = ()
@@ -44,6 +45,7 @@ class Options:
     exporter: str = "auto"
     trust: bool = False
     opset: int | None = None
+    opaque: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,9 @@ def _importer_of_path(path: str) -> Importer:
             return importer
         if not location.is_dir() and location.name.lower().endswith(importer.suffixes or ("\0",)):
             return importer
+    if location.suffix == ".py":
+        remedy = f"Name the function that returns the program: {path}:function."
+        raise OptionError("expected file.py:function, got a file of Python", where=path, remedy=remedy)
     raise OptionError("no importer reads this file", where=path, remedy=_accepted())
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 
+from sardonyx.convert.torch.custom_operators import custom_translation
 from sardonyx.convert.torch.fast_paths import RULES
 from sardonyx.convert.torch.in_place import functional
 from sardonyx.convert.torch.list_operators import rule_of_lists
@@ -31,27 +32,31 @@ ROUNDS = 6
 """Maximum number of decompositions in sequence: results of one may need another."""
 
 
-def decomposed(exported: Any) -> Any:
+def decomposed(exported: Any, opaque: Collection[str] = ()) -> Any:
     """Return an equal program of functional operators that all have translations.
+
+    Args:
+        exported: The program.
+        opaque: Names of the operators that become opaque nodes.
 
     Raises:
         ConversionError: Operators without translation and decomposition; names all of them with the source lines.
     """
-    if all(_is_ready(node) for node in calls(exported.graph_module)):
+    if all(_is_ready(node, opaque) for node in calls(exported.graph_module)):
         return over_storage(exported)
     without_writes = functional(exported)
-    if all(_is_ready(node) for node in calls(without_writes.graph_module)):
+    if all(_is_ready(node, opaque) for node in calls(without_writes.graph_module)):
         return over_storage(without_writes)
     exported = exported.run_decompositions(_table())
     for _ in range(ROUNDS):
-        missing = {node.target for node in calls(exported.graph_module) if not _is_translated(node)}
+        missing = {node.target for node in calls(exported.graph_module) if not _is_translated(node, opaque)}
         rules = {target: rule for target in missing if (rule := _rule(target)) is not None}
         if not rules:
             break
         exported = exported.run_decompositions(rules)
     unknown: dict[str, str] = {}
     for node in calls(exported.graph_module):
-        if not _is_translated(node):
+        if not _is_translated(node, opaque):
             unknown.setdefault(name_of(node.target), place_of(node))
     if unknown:
         listed = "; ".join(f"{name} ({location})" if location else name for name, location in unknown.items())
@@ -60,10 +65,20 @@ def decomposed(exported: Any) -> Any:
             where=next(iter(unknown.values())),
             remedy=next(
                 (REMEDIES[name] for name in unknown if name in REMEDIES),
-                "Register a decomposition, a `@sardonyx.operator`, or use `exporter='torch.onnx'`.",
+                _remedy(next(iter(unknown))),
             ),
         )
     return over_storage(exported)
+
+
+def _remedy(name: str) -> str:
+    """Return the three ways out for an operator without translation, ``my_ops.scale.default``."""
+    space, operator, overload = name.split(".")
+    return (
+        f"Register a decomposition (`torch._decomp.decomposition_table[torch.ops.{space}.{operator}.{overload}] = "
+        f"function`), define the operator (`@sardonyx.operator('{operator}', domain='{space}', since=1)`), or leave it "
+        f"as an opaque node (`opaque=['{space}::{operator}']`, `--opaque {space}::{operator}`)."
+    )
 
 
 def calls(module: Any) -> Iterator[Any]:
@@ -80,14 +95,20 @@ def name_of(target: Any) -> str:
     return f"python.{getattr(target, '__name__', str(target))}.default"
 
 
-def _is_translated(node: Any) -> bool:
+def _is_translated(node: Any, opaque: Collection[str]) -> bool:
     name = name_of(node.target)
-    return name == "python.getitem.default" or translation_of(name) is not None
+    if name == "python.getitem.default" or translation_of(name) is not None:
+        return True
+    return custom_translation(node.target, opaque) is not None
 
 
-def _is_ready(node: Any) -> bool:
+def _is_ready(node: Any, opaque: Collection[str]) -> bool:
     schema = getattr(node.target, "_schema", None)
-    return _is_translated(node) and not (schema is not None and schema.is_mutable) and not _is_higher_order(node.target)
+    return (
+        _is_translated(node, opaque)
+        and not (schema is not None and schema.is_mutable)
+        and not _is_higher_order(node.target)
+    )
 
 
 def _is_higher_order(target: Any) -> bool:

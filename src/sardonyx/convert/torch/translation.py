@@ -17,10 +17,11 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from sardonyx.convert.imported import NOT_NEEDED, Call, Imported
+from sardonyx.convert.imported import NOT_NEEDED, Call, Imported, Outcome
 from sardonyx.convert.torch.arrays import as_array
 from sardonyx.convert.torch.capture import Program, Runner
 from sardonyx.convert.torch.capture_context import quiet
+from sardonyx.convert.torch.custom_operators import custom_translation, is_opaque
 from sardonyx.convert.torch.decomposition import decomposed, name_of
 from sardonyx.convert.torch.exported_programs import input_names
 from sardonyx.convert.torch.guards import ASSERTIONS, Guard, guard_of, guarded, name_guards
@@ -71,7 +72,7 @@ def read(program: Program) -> Imported:
             )
         try:
             with quiet():
-                exported = decomposed(captured.exported)
+                exported = decomposed(captured.exported, program.options.opaque)
         except SardonyxError:
             raise
         except Exception as error:  # torch's decompositions raise exceptions of unrelated classes.
@@ -118,9 +119,13 @@ def read(program: Program) -> Imported:
     program.differing = ()
     program.was_read = True
     run = _WithinSizes(program) if program.size_guards else runner
+    opaque = ", ".join(dict.fromkeys(call.operator for call in translation.calls if call.outcome == "opaque"))
+    if opaque:
+        notes.append(f"operators without a definition are opaque nodes, which few engines run: {opaque}")
     return Imported(
         model,
-        run,
+        None if opaque else run,
+        reason=f"the model has opaque operators: {opaque}" if opaque else "",
         sizes=sizes,
         examples=(feeds,),
         calls=translation.calls,
@@ -228,6 +233,7 @@ class _Translation:
         self._size_guards = program.size_guards
         self._ties = program.ties
         self._exported = exported
+        self._opaque = options.opaque
         self._labels = options.dynamic if isinstance(options.dynamic, Mapping) else {}
         self._runner = program.runner
         self.calls: list[Call] = []
@@ -407,7 +413,7 @@ class _Translation:
             if args[1] >= len(args[0]):
                 raise ConversionError(f"the call has {len(args[0])} results, expected more", where=place_of(node))
             return args[0][args[1]]
-        function = translation_of(name)
+        function = translation_of(name) or custom_translation(node.target, self._opaque)
         if function is None:
             raise ConversionError(f"{name} has no translation", where=place_of(node))
         if name in ASSERTIONS and (guard := guard_of(node, args[0])) is not None:
@@ -424,7 +430,10 @@ class _Translation:
             raise ConversionError(f"{name} has no translation here: {problem}", where=place_of(node)) from error
         finally:
             site.reset(token)
-        self.calls.append(Call(name, "removed" if result is None else "converted", place_of(node)))
+        outcome: Outcome = "removed" if result is None else "converted"
+        if is_opaque(node.target, self._opaque) and translation_of(name) is None:
+            outcome = "opaque"
+        self.calls.append(Call(name, outcome, place_of(node)))
         _name_results(result, node)
         return result
 
