@@ -18,7 +18,7 @@ _BITS = {
     "bmi": (7, _EBX, 3), "avx2": (7, _EBX, 5), "bmi2": (7, _EBX, 8),
     "avx512f": (7, _EBX, 16), "avx512dq": (7, _EBX, 17), "avx512bw": (7, _EBX, 30), "avx512vl": (7, _EBX, 31),
     "avx512vnni": (7, _ECX, 11), "amx-bf16": (7, _EDX, 22), "amx-tile": (7, _EDX, 24), "amx-int8": (7, _EDX, 25),
-    "avx512bf16": (7 + _SUBLEAF, _EAX, 5),
+    "avx512vbmi": (7, _ECX, 1), "avx512bf16": (7 + _SUBLEAF, _EAX, 5),
 }  # fmt: skip
 """Bit of each feature in ``cpuid``: leaf, index of the register, bit."""
 

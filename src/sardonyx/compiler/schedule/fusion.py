@@ -626,8 +626,12 @@ def is_narrowing(value: Value) -> bool:
 
 def _is_dequantized(value: Value) -> bool:
     """Return True for 8-bit integers as numbers, less a constant and times a constant."""
-    while value.op in ("mul", "sub") and any(map(is_closed, value.operands)):
-        value = value.operands[0] if is_closed(value.operands[1]) else value.operands[1]
+    while value.op in ("mul", "sub"):
+        # A number repeated to open sizes is not closed, but is known.
+        known = [is_closed(skip_broadcasts(operand)) for operand in value.operands]
+        if not any(known):
+            return False
+        value = value.operands[0] if known[1] else value.operands[1]
     return value.op == "convert" and dtype_of(value.operands[0]) in (t.UINT8, t.INT8)
 
 

@@ -94,7 +94,7 @@ _X86 = "x86_64-unknown-linux-gnu"
 _AVX2 = "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+sse4.2"
 _AVX512 = f"{_AVX2},+avx512f,+avx512bw,+avx512dq,+avx512vl,-prefer-256-bit"
 _VNNI = f"{_AVX512},+avx512vnni"
-_BF16 = f"{_VNNI},+avx512bf16"
+_BF16 = f"{_VNNI},+avx512vbmi,+avx512bf16"
 _TILES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
 """Linux's names of the features of matrix tiles."""
 
@@ -153,7 +153,8 @@ def _detected() -> str:
         return "neon"
     features = _flags() or _llvm_features()
     if features >= {"avx512f", "avx512bw", "avx512dq", "avx512vl"}:
-        if features >= {"avx512vnni", "avx512bf16"}:
+        # Cooper Lake alone multiplies bfloat16 and has no permutations of bytes.
+        if features >= {"avx512vnni", "avx512vbmi", "avx512bf16"}:
             return "avx512amx" if features >= _TILES else "avx512bf16"
         return "avx512vnni" if "avx512vnni" in features else "avx512"
     return "avx2" if features >= {"avx2", "fma"} else "sse"
