@@ -45,3 +45,23 @@ def test_a_code_of_one_row_is_converted_once(name: str) -> None:
     # 12 vectors are spilled, too: panels of fewer vectors, or words that are loaded for each product, are slower.
     stores = re.findall(SPILLS[name], inner)
     assert len(stores) <= products // (4 if target.vector_registers >= 32 else 2)
+
+
+def test_a_single_row_is_multiplied_in_integers_without_conversions() -> None:
+    kernel, target, form = Kernel(NAMED["avx512vnni"]), NAMED["avx512vnni"], LowBits(4, 32, "none")
+    a, b, c = (kernel.buffer() for _ in range(3))
+    schedule = choose_gemm(GemmProblem(1, 4096, 4096, FLOAT, "packed", FLOAT, low_bits=form), target).schedule
+
+    def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
+        load_store.store(kernel.emitter, FLOAT, value, c, index[1], schedule.tile.lanes, mask)
+
+    gemm(
+        kernel, schedule=schedule, m=1, n=4096, k=4096, a=Matrix(a, FLOAT, 4096, 1), b=LowBitPanels(b, form),
+        epilogue=epilogue,
+    )  # fmt: skip
+    inner = max(basic_blocks(kernel), key=lambda block: block.count("vpdpbusd"))
+    products = inner.count("vpdpbusd")
+    assert products >= 4 * form.block // 4  # four digits, four codes in an instruction, for some vectors of columns
+    assert len(re.findall(r"\tv", inner)) <= 2.4 * products
+    # The sums of a block are added to those before, in memory on the stack.
+    assert len(re.findall(SPILLS["avx512"], inner)) <= 2 * schedule.tile.vectors

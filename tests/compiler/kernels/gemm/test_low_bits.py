@@ -127,6 +127,19 @@ def test_codes_of_zero_weights_give_zero(bits: int) -> None:
     assert actual[:, 1::2].all()
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_large_input_leaves_the_others_exact(bits: int) -> None:
+    weights = draw_weights(300, 260, bits, 32, zero=False)
+    weights.codes[::32] = 1 << (bits - 1)
+    function = n_bits(weights, 1)
+    x = np.random.default_rng(0).standard_normal((1, 300)).astype(np.float32)
+    x[:, ::32] = 3000
+    (actual,), (expected,) = compiled(function).run([x]), computed(function, [x])
+    # The weights of the large inputs are 0: the bound is that of the others alone.
+    bound = np.abs(x).astype(np.float64) @ weights.magnitude
+    assert (np.abs(actual.astype(np.float64) - expected) <= 1e-6 * bound).all()
+
+
 @pytest.mark.parametrize("magnitude", [1e-40, 1e-30, 1e30, 1e34])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_tiny_and_huge_inputs(bits: int, magnitude: float) -> None:

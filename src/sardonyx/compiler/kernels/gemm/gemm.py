@@ -18,6 +18,7 @@ from sardonyx.compiler.codegen.integer_dot import each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index, Kernel
 from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.gemv import multiply_few_columns, multiply_one_row
+from sardonyx.compiler.kernels.gemm.input_digits import InputDigits, multiplies_digits
 from sardonyx.compiler.kernels.gemm.low_bits import LowBitPanel
 from sardonyx.compiler.kernels.gemm.matrix import multiply_matrix
 from sardonyx.compiler.kernels.gemm.microkernel import accumulate, multiply_add, read
@@ -162,6 +163,7 @@ class _Gemm:
         panels = e.div(e.add(self.columns, width - 1), width)
         block_rows, blocks = self._blocks()
         resident = self._resident(blocks)
+        digits = self._digits()
         with e.loop("%first", "%last") as item:
             items_of_product = e.mul(panels, blocks)
             number: str | int = 0 if product.batch == 1 else e.div(item, items_of_product)
@@ -177,7 +179,7 @@ class _Gemm:
             end = e.least(self.rows, e.add(start, block_rows))
             unique, first_row = e.add(e.mul(number, panels), panel), e.mul(group, block_rows)
             if isinstance(self.b, LowBitPanels):
-                self._multiply_low_bits(self.b, operands, panel, start, end, column, left)
+                self._multiply_low_bits(self.b, operands, digits, panel, start, end, column, left)
             elif self.k_block:
                 values = self._panel(operands.b, panel, unique, left, first_row)
                 self._by_k_blocks(operands.a, start, end, left, functools.partial(self._piece, values, start))
@@ -209,9 +211,16 @@ class _Gemm:
         tiles, some = e.div(e.add(self.rows, rows - 1), rows), e.most(1, blocks)
         return e.mul(e.div(e.sub(e.add(tiles, some), 1), some), rows), blocks
 
+    def _digits(self) -> InputDigits | None:
+        """Return room for the digits of a row that is multiplied with codes of few bits; None for other products."""
+        k = self.product.k
+        if not isinstance(self.b, LowBitPanels) or not isinstance(k, int) or not multiplies_digits(self.target):
+            return None
+        return InputDigits(self.e, self.b.form, k) if InputDigits.fits(self.b.form, k) else None
+
     def _multiply_low_bits(
-        self, b: LowBitPanels, operands: Operands, panel: str | int, start: str | int, end: str | int,
-        column: str | int, left: str | int,
+        self, b: LowBitPanels, operands: Operands, digits: InputDigits | None, panel: str | int, start: str | int,
+        end: str | int, column: str | int, left: str | int,
     ) -> None:  # fmt: skip
         """Emit the rows of a work item, by weights of few bits, and the epilogue."""
         e, tile, product, k = self.e, self.tile, self.product, self.product.k
@@ -219,7 +228,7 @@ class _Gemm:
         width = self.panel_columns
         start_of_panel = e.address(operands.b, "i32", e.mul(panel, b.form.blocks(k) * b.form.block_words(width)))
         wide = replace(tile, vectors=width // tile.lanes)
-        low = LowBitPanel(e, self.target, wide, b, start_of_panel, k, self.k_block)
+        low = LowBitPanel(e, self.target, wide, b, start_of_panel, k, self.k_block, digits)
         count = e.sub(end, start)
 
         def few(rows: int, first: str | int = 0) -> None:

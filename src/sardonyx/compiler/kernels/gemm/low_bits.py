@@ -5,9 +5,11 @@ codes are converted in registers, and a block's sum of products is multiplied by
 alone. For more rows a part of a panel is converted in the scratch memory of the thread, ``(code - zero) * scale`` as in
 the reference, and multiplied as any panel of floats.
 
-Without a permutation that looks up codes, a single row reads codes that are masked, not shifted: a float is the code
-times a power of two, and inputs are multiplied by its complement before. The sum of inputs times the middle of the
-range of codes is added up in the order of the products: a column of codes of this value gives exactly 0.
+Where four products of bytes are added in a lane (VNNI), a single row is multiplied as integers of four bytes
+(:mod:`.input_digits`), and masks alone convert codes. Without these, and without a permutation that looks up codes, a
+single row reads codes that are masked, not shifted: a float is the code times a power of two, and inputs are multiplied
+by its complement before. The sum of inputs times the middle of the range of codes is added up in the order of the
+products: a column of codes of this value gives exactly 0.
 
 Sums of codes are larger than sums of weights. If a sum is not finite, the rows are computed again by weights, in the
 order of K, so that results are infinite or NaN as those of the reference are.
@@ -22,7 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.analysis.low_bit_weights import WORD_BITS, LowBits
+from sardonyx.compiler.codegen.integer_dot import dot_add
 from sardonyx.compiler.codegen.kernel_builder import Index
+from sardonyx.compiler.kernels.gemm.input_digits import DIGITS, Block, InputDigits
 from sardonyx.compiler.kernels.gemm.microkernel import read
 from sardonyx.compiler.kernels.gemm.operands import LowBitPanels, Matrix
 from sardonyx.compiler.llvm.ir_builder import Emitter, Variable, float_literal, splat, vector
@@ -37,6 +41,12 @@ _SIGNS = {2: 0xAAAAAAAA, 4: 0x88888888, 8: 0x80808080}
 
 _MOST_SUMS = {False: 12, True: 16}
 """Vectors of sums of a block that are in registers at a time, with 16 registers and with 32."""
+
+_UNROLLED_WORDS = 8
+"""Words of a block and column that are multiplied without a loop."""
+
+_MOST_VECTORS_OF_DIGITS = 6
+"""Vectors of columns whose sums of digits are in registers at a time, of 32."""
 
 _MOST_VECTORS_OF_ROWS = {False: 2, True: 4}
 """Vectors of columns that several rows multiply at a time: words, masks and inputs need registers, too."""
@@ -95,11 +105,13 @@ class _Rows:
         a: The operand.
         lines: Addresses of the rows.
         scaled: Room for a block of the only row times powers of two, for masked codes; None for codes without powers.
+        digits: The digits of the only row; None if codes are converted to floats.
     """
 
     a: Matrix
     lines: Sequence[str]
     scaled: str | None
+    digits: InputDigits | None = None
 
 
 class LowBitPanel:
@@ -113,16 +125,19 @@ class LowBitPanel:
         pointer: Address of the panel.
         depth: K.
         chunk: Steps of K that are converted at a time.
+        digits: The digits of a single row; None if its codes are converted to floats.
     """
 
     def __init__(
-        self, e: Emitter, target: Target, tile: Tile, panels: LowBitPanels, pointer: str, depth: int, chunk: int
-    ) -> None:
+        self, e: Emitter, target: Target, tile: Tile, panels: LowBitPanels, pointer: str, depth: int, chunk: int,
+        digits: InputDigits | None = None,
+    ) -> None:  # fmt: skip
         self.e, self.tile, self.form, self.chunk = e, tile, panels.form, chunk
         self.pointer, self.depth = pointer, depth
         self.words, self.registers = vector(tile.lanes, "i32"), target.vector_registers
         self.whole, self.rest = divmod(depth, self.form.block)
         self.middle = 1 << (self.form.bits - 1)
+        self.digits = digits
         self.table: str | None = None
         if looks_up(self.form, target):
             # One permutation converts a code: it reads the lowest four bits of a lane.
@@ -201,16 +216,30 @@ class LowBitPanel:
         with e.loop(0, len(lines) * tile.columns, tile.lanes) as offset:
             at = e.address(sums, tile.element, offset)
             e.store(tile.type, "zeroinitializer", at, tile.bytes * tile.lanes)
-        is_masked = self.table is None and len(lines) == 1
-        rows = _Rows(a, lines, e.array(tile.element, block) if is_masked else None)
-        with e.loop(0, self.whole) as number:
-            self._add_block(rows, sums, self.block(number), e.mul(number, block), block)
-        if self.rest:
-            self._add_block(rows, sums, self.block(self.whole), self.whole * block, self.rest)
+        if self.digits is not None and len(lines) == 1:
+            rows = _Rows(a, lines, None, self.digits)
 
-    def _add_block(self, rows: _Rows, sums: str, block: str, first: str | int, steps: int) -> None:
+            def load(at: str | int, mask: str | None) -> str:
+                return read(e, tile, a.dtype, lines[0], Index(e.mul(at, a.column), a.column), tile.lanes, mask)
+
+            self.digits.write(lines[0], load)
+        else:
+            is_masked = self.table is None and len(lines) == 1
+            rows = _Rows(a, lines, e.array(tile.element, block) if is_masked else None)
+        with e.loop(0, self.whole) as number:
+            self._add_block(rows, sums, number, block)
+        if self.rest:
+            self._add_block(rows, sums, self.whole, self.rest)
+
+    def _add_block(self, rows: _Rows, sums: str, number: str | int, steps: int) -> None:
         """Emit the addition of a block's products, some vectors of columns at a time."""
-        vectors = self.tile.vectors
+        vectors, block, first = self.tile.vectors, self.block(number), self.e.mul(number, self.form.block)
+        if rows.digits is not None:
+            part = rows.digits.block(number)
+            group = max(count for count in range(1, _MOST_VECTORS_OF_DIGITS + 1) if vectors % count == 0)
+            for start in range(0, vectors, group):
+                self._add_columns_by_digits(rows.digits, part, sums, block, steps, range(start, start + group))
+            return
         most = max(1, _MOST_SUMS[self.registers >= 32] // len(rows.lines))
         if len(rows.lines) > 1:
             most = min(most, _MOST_VECTORS_OF_ROWS[self.registers >= 32])
@@ -219,6 +248,56 @@ class LowBitPanel:
             self._scale_inputs(rows, rows.scaled, first, steps)
         for start in range(0, self.tile.vectors, group):
             self._add_columns(rows, sums, block, first, steps, range(start, min(start + group, self.tile.vectors)))
+
+    def _add_columns_by_digits(
+        self, digits: InputDigits, part: Block, sums: str, block: str, steps: int, numbers: range
+    ) -> None:
+        """Emit the addition of a block's products by the digits of the only row, of some vectors of columns."""
+        e, tile, form = self.e, self.tile, self.form
+        partial = [
+            [e.variable(self.words, e.spread(initial, tile.lanes, "i32")) for _ in numbers] for initial in part.initial
+        ]
+        mask = splat(str(((1 << form.bits) - 1) * 0x01010101), tile.lanes, "i32")
+
+        def add_word(row: str | int) -> None:
+            if numbers.start == 0:
+                self._prefetch(block, row, costs.LOW_BIT_PREFETCH_BYTES, 0, tile.vectors)
+            for index, number in enumerate(numbers):
+                word = self._word(block, row, number)
+                for shift in range(8 // form.bits):
+                    codes = word
+                    if shift:
+                        amount = splat(str(shift * form.bits), tile.lanes, "i32")
+                        codes = e.let(f"lshr {self.words} {word}, {amount}")
+                    if form.bits < 8:
+                        codes = e.let(f"and {self.words} {codes}, {mask}")
+                    for digit in range(DIGITS):
+                        sum, x = partial[digit][index], digits.word(part, digit, row, shift)
+                        sum.set(dot_add(e, tile.lanes, 4, codes, x, sum.get(), saturates=False))
+
+        count = -(-steps // form.codes_per_word)
+        if count <= _UNROLLED_WORDS:
+            for row in range(count):
+                add_word(row)
+        else:
+            with e.loop(0, count) as at:
+                add_word(at)
+        for index, number in enumerate(numbers):
+            scale, zero = self._scale(block, number), self._zero(block, number)
+            value = ""
+            for digit in reversed(range(DIGITS)):
+                float = e.let(f"sitofp {self.words} {partial[digit][index].get()} to {tile.type}")
+                base = splat(float_literal(256.0, tile.element), tile.lanes, tile.element)
+                value = e.multiply_add(tile.type, value, base, float) if value else float
+            if zero is not None:
+                total = e.spread(part.total, tile.lanes, tile.element)
+                value = e.multiply_add(tile.type, e.let(f"fneg {tile.type} {zero}"), total, value)
+            first, second = (e.spread(factor, tile.lanes, tile.element) for factor in part.factors)
+            value = e.let(f"fmul {tile.type} {value}, {first}")
+            scaled = e.let(f"fmul {tile.type} {scale}, {second}")
+            at = e.address(sums, tile.element, number * tile.lanes)
+            before = e.load(tile.type, at, tile.bytes * tile.lanes)
+            e.store(tile.type, e.multiply_add(tile.type, scaled, value, before), at, tile.bytes * tile.lanes)
 
     @property
     def _shifts(self) -> list[int]:
