@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 import sardonyx
 from sardonyx.convert.tensorflow import importer
 from sardonyx.errors import ConversionError, MissingDependencyError, ModelFileError, OptionError
+from sardonyx.rewrite.evaluate import evaluate
 
 PYTHON = "SARDONYX_TENSORFLOW_PYTHON"
 PROGRAM = """
@@ -32,7 +36,13 @@ class Reading(tf.Module):
         return {"y": x + tf.cast(tf.strings.length(tf.io.read_file("name")), tf.float32)}
 
 
-module = {"pure": Pure, "reading": Reading}[sys.argv[2]]()
+class Smooth(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec((None, 4), tf.float32, name="x")])
+    def call(self, x):
+        return {"y": tf.nn.gelu(x)}
+
+
+module = {"pure": Pure, "reading": Reading, "smooth": Smooth}[sys.argv[2]]()
 tf.saved_model.save(module, sys.argv[1], signatures=module.call)
 """
 needs_tensorflow = pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with tensorflow")
@@ -55,6 +65,26 @@ def test_a_saved_model_is_proved_with_an_open_batch(tmp_path: Path) -> None:
 def test_a_saved_model_that_reads_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="ReadFile"):
         sardonyx.convert(saved(tmp_path / "model", "reading"))
+
+
+@needs_tensorflow
+def test_an_exact_gelu_is_proved(tmp_path: Path) -> None:
+    assert sardonyx.convert(saved(tmp_path / "model", "smooth")).report.verdict.status == "proved"
+
+
+def test_error_functions_that_tf2onnx_leaves_without_definition_are_written() -> None:
+    model = sardonyx.load(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y, float[N] z) '
+            "{ h = Neg(x) y = Erfc(h) z = Mul(y, h) }"
+        )
+    )
+    importer.write_error_functions(model)
+    x = np.linspace(-3, 3, 7, dtype=np.float32)
+    y, z = evaluate(sardonyx.to_proto(model), {"x": x}).values()
+    expected = np.array([math.erfc(-n) for n in x])
+    np.testing.assert_allclose(y, expected, atol=1e-6)
+    np.testing.assert_allclose(z, -x * expected, atol=3e-6)
 
 
 FAKE = """#!{python}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.convert.imported import Answers, Feeds, Imported, Options, Way
@@ -145,6 +146,7 @@ def _read(folder: Path, interpreter: str, options: Options) -> Imported:
     if "problem" in answer:
         raise ConversionError(f"tf2onnx refuses the SavedModel: {answer['problem']}", where=str(folder))
     model = model_io.from_proto(model_io.to_proto(model_io.load(process.directory / "model.onnx")))
+    write_error_functions(model)
     names = list(answer["inputs"])
     for value in (*model.graph.inputs, *model.graph.outputs):
         value.name = str(value.name).partition(":")[0]
@@ -165,6 +167,27 @@ def _read(folder: Path, interpreter: str, options: Options) -> Imported:
     note = f"signature '{answer['signature']}', converted by tf2onnx"
     examples = (_examples(answer["inputs"], options),)
     return Imported(model, run, examples=examples, notes=(note,))
+
+
+def write_error_functions(model: ir.Model) -> None:
+    """Replace Erfc, which tf2onnx writes without any definition, by 1 - Erf(x), in place."""
+    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        if node.op_type != "Erfc" or node.domain or node.graph is None:
+            continue
+        x, result = node.inputs[0], node.outputs[0]
+        assert x is not None
+        dtype = x.dtype or result.dtype or ir.DataType.FLOAT
+        one = ir.node("Constant", [], {"value": ir.tensor(np.ones((), dtype.numpy()))})
+        erf = ir.node("Erf", [x])
+        difference = ir.node("Sub", [one.outputs[0], erf.outputs[0]])
+        for part in (one, erf, difference):
+            part.outputs[0].name = f"{result.name}/{part.op_type}"
+        node.graph.insert_before(node, [one, erf, difference])
+        difference.outputs[0].type, difference.outputs[0].shape = result.type, result.shape
+        name, result.name = result.name, f"{result.name}/Erfc"
+        difference.outputs[0].name = name
+        ir.convenience.replace_all_uses_with(result, difference.outputs[0], replace_graph_outputs=True)
+        node.graph.remove(node, safe=True)
 
 
 def _examples(inputs: Mapping[str, Mapping[str, Any]], options: Options) -> Feeds:
