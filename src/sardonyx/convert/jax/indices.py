@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.convert.jax.primitives import iota, strides_of
 from sardonyx.convert.jax.translation import Context, dtype_of, rule
+from sardonyx.errors import UnsupportedError
 
 
 @rule("sort")
@@ -32,6 +33,17 @@ def _sort(c: Context, e: Any, *operands: ir.Value) -> list[ir.Value]:
 def _top_k(c: Context, e: Any, x: ir.Value) -> list[ir.Value]:
     axis = int(e.params.get("axis", len(e.invars[0].aval.shape) - 1))
     values, order = c.nodes_of("TopK", 2, x, c.ints([int(e.params["k"])]), axis=axis)
+    return [values, c.cast(order, dtype_of(e.outvars[1]))]
+
+
+@rule("approx_top_k")
+def _approximate_top_k(c: Context, e: Any, x: ir.Value) -> list[ir.Value]:
+    """Translate the elements that are almost the largest (or smallest) by those that are."""
+    p, rank = e.params, len(e.invars[0].aval.shape)
+    if not p["aggregate_to_topk"]:
+        raise UnsupportedError("candidates that are not reduced to k", where=e.primitive.name)
+    axis = int(p["reduction_dimension"]) % rank
+    values, order = c.nodes_of("TopK", 2, x, c.ints([int(p["k"])]), axis=axis, largest=int(p["is_max_k"]))
     return [values, c.cast(order, dtype_of(e.outvars[1]))]
 
 

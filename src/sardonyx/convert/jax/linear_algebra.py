@@ -113,6 +113,33 @@ def _linear_solve(c: Context, e: Any, *inputs: ir.Value) -> Any:
     return c.call(solve.jaxpr, solve.consts, [*constants, *right])
 
 
+@rule("tridiagonal_solve")
+def _tridiagonal_solve(c: Context, e: Any, *inputs: ir.Value) -> Any:
+    """Translate systems of three diagonals by elimination without pivots."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    def solve(lower: Any, middle: Any, upper: Any, right: Any) -> Any:
+        def forward(state: Any, row: Any) -> Any:
+            factor, known = state
+            low, centre, high, b = row
+            pivot = centre - low * factor
+            state = (high / pivot, (b - low * known) / pivot)
+            return state, state
+
+        start = (jnp.zeros_like(middle[0]), jnp.zeros_like(right[0]))
+        _, (factors, known) = lax.scan(forward, start, (lower, middle, upper, right))
+
+        def back(after: Any, row: Any) -> Any:
+            factor, value = row
+            x = value - factor * after
+            return x, x
+
+        return lax.scan(back, jnp.zeros_like(right[0]), (factors, known), reverse=True)[1]
+
+    return inlined(c, batched(solve, _rank(e) + 1, operands=4), e, inputs)
+
+
 @rule("triangular_solve")
 def _triangular_solve(c: Context, e: Any, *inputs: ir.Value) -> Any:
     _require_real(e)

@@ -195,6 +195,21 @@ def _zeta(c: Context, e: Any, *inputs: ir.Value) -> Any:
     return inlined(c, function, e, inputs)
 
 
+@rule("polygamma")
+def _polygamma(c: Context, e: Any, *inputs: ir.Value) -> Any:
+    """Translate derivatives of digamma by factorials and the zeta function."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    def function(order: Any, x: Any) -> Any:
+        order, x = jnp.broadcast_arrays(order, x)
+        sign = jnp.where(order % 2 == 1, 1, -1).astype(x.dtype)
+        higher = sign * jnp.exp(lax.lgamma(order + 1)) * lax.zeta(order + 1, x)
+        return jnp.where(order == 0, lax.digamma(x), higher)
+
+    return inlined(c, function, e, inputs)
+
+
 _TERMS = 10
 _EULER_MACLAURIN = tuple(
     bernoulli / math.factorial(2 * i + 2)
