@@ -31,7 +31,7 @@ from sardonyx.report.listing import list_weights as list_weights
 from sardonyx.report.non_finite import non_finite as non_finite
 from sardonyx.report.reduction import reduce as reduce
 from sardonyx.report.summary import summary as summary
-from sardonyx.rewrite.inference import infer_shapes as infer_shapes
+from sardonyx.rewrite.analysis.inference import infer_shapes as infer_shapes
 from sardonyx.rewrite.language import Refusal as Refusal
 from sardonyx.rewrite.language import rule as rule
 from sardonyx.rewrite.opset import convert_opset as convert_opset
