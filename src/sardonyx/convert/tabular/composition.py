@@ -29,7 +29,11 @@ for _name in ("predict", "predict_proba", "decision_function", "transform", "sco
     def _searched(estimator: Any, x: Any, name: str = _name) -> Any:
         return apply(name, estimator.best_estimator_, x)
 
+    def _frozen(estimator: Any, x: Any, name: str = _name) -> Any:
+        return apply(name, estimator.estimator, x)
+
     method(_name, "Pipeline")(_pipeline)
+    method(_name, "FrozenEstimator")(_frozen)
     method(_name, "BaseSearchCV")(_searched)
 
 
