@@ -14,9 +14,10 @@ several towers.
 
 ``jax`` are programs of JAX and networks of Flax, ``tabular`` are estimators and ``pipelines`` those with other
 options; ``geometric`` are layers of torch-geometric, ``diffusion`` networks of diffusers, ``torchaudio`` networks,
-transforms and filters. Sources are the modules of ``convert_sources``. The cases of a source run one after another in
-a process of its own; a case that exceeds the limit ends the process, and a new one continues. Results are JSON lines;
-cases that the file holds are not run again.
+transforms and filters; ``checkpoints`` are folders with ``config.json`` and safetensors, and ``tflite`` the files of
+the folder that ``SARDONYX_TFLITE`` names. Sources are the modules of ``convert_sources``. The cases of a source run
+one after another in a process of its own; a case that exceeds the limit ends the process, and a new one continues.
+Results are JSON lines; cases that the file holds are not run again.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ class Importer:
         extra: The extra of ``pip install sardonyx[…]`` that installs them.
         suffixes: Suffixes of files.
         files: Files that identify a folder, by their names.
+        contents: Suffixes that many programs use, each with bytes among the first ones of the importer's files.
         classes: First parts of the modules of classes, of which a source object or an ancestor of its class is.
     """
 
@@ -37,6 +38,7 @@ class Importer:
     extra: str = ""
     suffixes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    contents: tuple[tuple[str, bytes], ...] = ()
     classes: tuple[str, ...] = ()
 
 
@@ -63,6 +65,13 @@ IMPORTERS: tuple[Importer, ...] = (
         "tabular",
         "sardonyx.convert.tabular.importer",
         suffixes=(".joblib", ".pkl", ".pickle", ".ubj", ".xgb", ".cbm", ".lgb"),
+        contents=(
+            (".json", b'"learner"'),
+            (".json", b'"oblivious_trees"'),
+            (".json", b'"ctr_data"'),
+            (".json", b'"features_info"'),
+            (".txt", b"tree\nversion="),
+        ),
         classes=("sklearn", "xgboost", "lightgbm", "catboost"),
     ),
     Importer("jax", "sardonyx.convert.jax.importer", requires=("jax",), extra="jax", classes=("jax", "jaxlib", "flax")),
@@ -72,6 +81,10 @@ IMPORTERS: tuple[Importer, ...] = (
     Importer("onnx", "sardonyx.convert.old_onnx.importer", suffixes=(".onnx",)),
 )
 """All importers; the first that accepts a source reads it."""
+
+
+_HEAD = 4096
+"""Bytes of a file by which its importer is found, if the suffix is not enough."""
 
 
 def importer_of(source: Any, name: str | None = None) -> Importer:
@@ -110,14 +123,32 @@ def _importer_of_path(path: str) -> Importer:
             return importer
         if not location.is_dir() and location.name.lower().endswith(importer.suffixes or ("\0",)):
             return importer
+    head = _first_bytes(location)
+    for importer in IMPORTERS:
+        if any(location.name.lower().endswith(suffix) and part in head for suffix, part in importer.contents):
+            return importer
     if location.suffix == ".py":
         remedy = f"Name the function that returns the program: {path}:function."
         raise OptionError("expected file.py:function, got a file of Python", where=path, remedy=remedy)
     raise OptionError("no importer reads this file", where=path, remedy=_accepted())
 
 
+def _first_bytes(location: Path) -> bytes:
+    if location.is_dir():
+        return b""
+    try:
+        with location.open("rb") as file:
+            return file.read(_HEAD)
+    except OSError as error:
+        raise ModelFileError(f"cannot be read: {error}", where=str(location)) from error
+
+
 def _accepted() -> str:
-    forms = "; ".join(f"{one.name}: {', '.join((*one.suffixes, *one.files)) or 'objects'}" for one in IMPORTERS)
+    names = [
+        (one.name, dict.fromkeys((*one.suffixes, *(suffix for suffix, _ in one.contents), *one.files)))
+        for one in IMPORTERS
+    ]
+    forms = "; ".join(f"{name}: {', '.join(forms) or 'objects'}" for name, forms in names)
     return f"Name the framework with `--from`, or give one of: {forms}."
 
 

@@ -136,6 +136,11 @@ def test_complex_inputs_and_results_are_refused() -> None:
         sardonyx.convert(jnp.fft.fft, (X,), framework="jax")
 
 
+def test_texts_are_no_examples() -> None:
+    with pytest.raises(OptionError, match="expected arrays of numbers"):
+        sardonyx.convert(lambda x: x, ("text",), framework="jax")
+
+
 def test_a_function_needs_examples() -> None:
     with pytest.raises(OptionError, match="needs example inputs"):
         sardonyx.convert(lambda x: x, framework="jax")

@@ -36,7 +36,7 @@ from sklearn import (
 from sklearn.base import BaseEstimator, TransformerMixin
 
 import sardonyx
-from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
+from sardonyx.errors import EvaluationError, ModelFileError, OptionError, UnsupportedError
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((120, 4)) * [1, 10, 0.1, 3]
@@ -287,22 +287,40 @@ def test_a_pickle_needs_trust(tmp_path: Path) -> None:
     assert sardonyx.convert(str(path), trust=True).report.verdict.status == "proved"
 
 
+def test_a_damaged_pickle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.joblib"
+    joblib.dump(linear_model.Ridge().fit(X, Y), path)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ModelFileError, match="joblib cannot read the file"):
+        sardonyx.convert(str(path), trust=True)
+
+
 def test_an_estimator_that_is_not_fitted_is_refused() -> None:
     with pytest.raises(OptionError, match="not fitted"):
         sardonyx.convert(linear_model.Ridge())
 
 
-def test_a_lightgbm_file_is_read_without_a_pickle(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".lgb", ".txt"])
+def test_a_lightgbm_file_is_read_without_a_pickle(tmp_path: Path, suffix: str) -> None:
     lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
     booster = lightgbm.LGBMRegressor(n_estimators=5, verbose=-1).fit(MISSING, Y).booster_
-    path = tmp_path / "model.lgb"
+    path = tmp_path / f"model{suffix}"
     booster.save_model(str(path))
     converted = sardonyx.convert(str(path), MISSING[:9])
     assert converted.report.verdict.status == "proved"
 
 
-def test_an_xgboost_file_is_read_without_a_pickle(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".ubj", ".json"])
+def test_an_xgboost_file_is_read_without_a_pickle(tmp_path: Path, suffix: str) -> None:
     xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed")
-    path = tmp_path / "model.ubj"
+    path = tmp_path / f"model{suffix}"
     xgboost.XGBRegressor(n_estimators=5).fit(MISSING, Y).save_model(path)
     assert sardonyx.convert(str(path)).report.verdict.status == "proved"
+
+
+def test_other_texts_and_objects_of_json_have_no_importer(tmp_path: Path) -> None:
+    for name, text in (("model.json", '{"a": 1}'), ("model.txt", "tree of life")):
+        path = tmp_path / name
+        path.write_text(text)
+        with pytest.raises(OptionError, match=r"no importer reads this file.*\.json"):
+            sardonyx.convert(str(path))

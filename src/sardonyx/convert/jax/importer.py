@@ -146,7 +146,10 @@ def _translated(source: Any, options: Options, trials: int) -> Imported:
 
     arguments, parameters = _arguments(source, options)
     leaves, structure = jax.tree.flatten(arguments)
-    arrays = [np.asarray(jax.numpy.asarray(leaf)) for leaf in leaves]
+    try:
+        arrays = [np.asarray(jax.numpy.asarray(leaf)) for leaf in leaves]
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"expected arrays of numbers: {error}", where="example_inputs") from error
     names = _leaf_names(arguments, parameters)
 
     def flat(*values: Any) -> list[Any]:

@@ -33,7 +33,14 @@ from sardonyx.convert.tabular import (
 from sardonyx.convert.tabular.arrays import Array
 from sardonyx.convert.tabular.columns import TEXT, Columns, columns_of, examples, number_type, parts_of
 from sardonyx.convert.tabular.methods import Table, apply
-from sardonyx.errors import ConversionError, EvaluationError, MissingDependencyError, OptionError, UnsupportedError
+from sardonyx.errors import (
+    ConversionError,
+    EvaluationError,
+    MissingDependencyError,
+    ModelFileError,
+    OptionError,
+    UnsupportedError,
+)
 
 FAMILIES = (
     boosting,
@@ -102,7 +109,11 @@ def _loaded(source: str | os.PathLike[str], options: Options) -> Any:
         raise MissingDependencyError("reading joblib files needs joblib", remedy="pip install sardonyx[sklearn]")
     import joblib
 
-    return joblib.load(path)
+    try:
+        return joblib.load(path)
+    except Exception as error:  # Readers of pickles raise what the classes of the file raise.
+        problem = f"joblib cannot read the file: {type(error).__name__}: {str(error)[:200]}"
+        raise ModelFileError(problem, where=str(path)) from error
 
 
 def _example(options: Options) -> Any:
