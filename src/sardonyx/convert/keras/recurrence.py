@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._higher_order_ops.scan import scan_op
 from torch.fx.experimental.proxy_tensor import _ModuleStackTracer
+
+from sardonyx.base.replaced_attributes import replaced
 
 
 @contextlib.contextmanager
@@ -23,10 +24,10 @@ def whole_recurrences() -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for name, function in (("lstm", _lstm), ("gru", _gru), ("rnn", _rnn)):
-            stack.enter_context(mock.patch.object(backend, name, function))
+            stack.enter_context(replaced(backend, name, function))
         for name in ("bidirectional_lstm", "bidirectional_gru"):
             if hasattr(backend, name):
-                stack.enter_context(mock.patch.object(backend, name, _not_fused))
+                stack.enter_context(replaced(backend, name, _not_fused))
         yield
 
 
@@ -164,9 +165,7 @@ def _rnn(
 
 def _untracked_modules() -> Any:
     """Let modules be called without a record of their names: those of the step belong to the tracer outside."""
-    return mock.patch.object(
-        _ModuleStackTracer, "call_module", lambda _, m, forward, args, kwargs: forward(*args, **kwargs)
-    )
+    return replaced(_ModuleStackTracer, "call_module", lambda _, m, forward, args, kwargs: forward(*args, **kwargs))
 
 
 def _recorder() -> Any:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
+from sardonyx.base.replaced_attributes import replaced
 from sardonyx.convert.imported import Answers, Feeds, Options
 from sardonyx.errors import EvaluationError, OptionError
 
@@ -62,9 +62,9 @@ class Signature:
         """Return the results of the model's next call, as a flat list; states are constants, and nothing is written."""
         with contextlib.ExitStack() as stack:
             for layer, arrays in self.states:
-                stack.enter_context(mock.patch.object(layer, "stateful", False))
+                stack.enter_context(replaced(layer, "stateful", False))
                 initial = partial(_constant_state, arrays)
-                stack.enter_context(mock.patch.object(layer, "get_initial_state", initial))
+                stack.enter_context(replaced(layer, "get_initial_state", initial))
             return self._called(leaves)
 
     def _called(self, leaves: Sequence[Any]) -> list[Any]:

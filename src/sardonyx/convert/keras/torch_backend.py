@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
 
+from sardonyx.base.replaced_attributes import replaced
 from sardonyx.convert.imported import Imported, Options
 from sardonyx.convert.keras.recurrence import whole_recurrences
 from sardonyx.convert.keras.signature import Signature
@@ -76,7 +76,7 @@ def _functional_normalization() -> Iterator[None]:
         result = (x - convert(mean).reshape(shape)) * factor.reshape(shape)
         return result if offset is None else result + convert(offset).reshape(shape)
 
-    with mock.patch.object(backend.nn, "batch_normalization", normalized):
+    with replaced(backend.nn, "batch_normalization", normalized):
         yield
 
 

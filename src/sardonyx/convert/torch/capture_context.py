@@ -8,11 +8,12 @@ import logging
 import warnings
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.export import _trace
 from torch.utils import _pytree as pytree
+
+from sardonyx.base.replaced_attributes import replaced
 
 
 @contextlib.contextmanager
@@ -38,7 +39,7 @@ def quiet() -> Iterator[None]:
         logger.setLevel(logging.CRITICAL)
     try:
         # The name in torch's module alone: what the program itself prints is printed.
-        with warnings.catch_warnings(), mock.patch.object(_trace, "print", lambda *_, **__: None, create=True):
+        with warnings.catch_warnings(), replaced(_trace, "print", lambda *_, **__: None, is_new=True):
             warnings.simplefilter("ignore")
             yield
     finally:

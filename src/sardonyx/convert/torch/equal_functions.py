@@ -10,11 +10,11 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._higher_order_ops.scan import scan
 
+from sardonyx.base.replaced_attributes import replaced
 from sardonyx.convert.torch import detectors, quantized_modules
 from sardonyx.convert.torch.connectionist import connectionist_loss
 
@@ -39,7 +39,7 @@ def equal_functions() -> Iterator[None]:
             (torch.Tensor, "dequantize", lambda x: x),
             (torch.Tensor, "int_repr", quantized_modules.codes_of),
         ):
-            stack.enter_context(mock.patch.object(owner, name, function))
+            stack.enter_context(replaced(owner, name, function))
         attention = sys.modules.get("torch.nn.attention.flex_attention")
         if attention is not None:
             # Without a compiler, which captures nothing inside of another capture. Versions of torch lack some names.
@@ -47,14 +47,14 @@ def equal_functions() -> Iterator[None]:
             plain = getattr(operators, "math_attention", None)
             for name, value in (("_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True), ("flex_attention_hop", plain)):
                 if value is not None and hasattr(attention, name):
-                    stack.enter_context(mock.patch.object(attention, name, value))
+                    stack.enter_context(replaced(attention, name, value))
         for package, name, equal in _EXTENSIONS:
             *path, last = name.split(".")
             holder: Any = sys.modules.get(package)
             for part in path:
                 holder = getattr(holder, part, None)
             if hasattr(holder, last):
-                stack.enter_context(mock.patch.object(holder, last, equal))
+                stack.enter_context(replaced(holder, last, equal))
         yield
 
 

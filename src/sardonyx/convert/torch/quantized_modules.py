@@ -13,12 +13,12 @@ import importlib
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._higher_order_ops.scan import scan
 from torch.overrides import TorchFunctionMode
 
+from sardonyx.base.replaced_attributes import replaced
 from sardonyx.errors import UnsupportedError
 
 F = torch.nn.functional
@@ -251,10 +251,10 @@ def quantized_operators(module: torch.nn.Module) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if is_quantized(module):
             for name, function in _OPERATORS.items():
-                stack.enter_context(mock.patch.object(torch.ops.quantized, name, function, create=True))
+                stack.enter_context(replaced(torch.ops.quantized, name, function, is_new=True))
             for name, function in (("quantized_lstm", _lstm), ("quantized_gru", _gru)):
-                stack.enter_context(mock.patch.object(torch, name, function))
-            stack.enter_context(mock.patch.object(torch.nn.RNNBase, "check_forward_args", lambda *_: None))
+                stack.enter_context(replaced(torch, name, function))
+            stack.enter_context(replaced(torch.nn.RNNBase, "check_forward_args", lambda *_: None))
             stack.enter_context(_Scales())
         yield
 

@@ -12,13 +12,13 @@ import linecache
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._logging.structured import INTERN_TABLE
 from torch._subclasses import fake_utils, meta_utils
 from torch.export._draft_export import FailureType, draft_export
 
+from sardonyx.base.replaced_attributes import replaced
 from sardonyx.convert.imported import NOT_NEEDED, Imported
 from sardonyx.convert.torch import translation
 from sardonyx.convert.torch.capture import Program, Runner, refusal
@@ -105,10 +105,10 @@ def _followed_values() -> Iterator[None]:
             compare(real, traced, *rest, **options)
 
     with (
-        mock.patch.object(meta_utils, "_safe_copy", lambda target, source: copy(target, plain(source))),
-        mock.patch.object(meta_utils, "_safe_clone", lambda source: clone(plain(source))),
-        mock.patch.object(fake_utils, "_check_fake_real_tensors", compare_known),
-        mock.patch.object(torch.Tensor, "__iter__", rows),
+        replaced(meta_utils, "_safe_copy", lambda target, source: copy(target, plain(source))),
+        replaced(meta_utils, "_safe_clone", lambda source: clone(plain(source))),
+        replaced(fake_utils, "_check_fake_real_tensors", compare_known),
+        replaced(torch.Tensor, "__iter__", rows),
     ):
         yield
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from unittest import mock
 
 from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from sardonyx.base.replaced_attributes import replaced
 from sardonyx.errors import ConversionError
 
 MOST_TERMS = 600_000
@@ -63,8 +63,8 @@ def limited_conditions(most: int = MOST_TERMS) -> Iterator[Limit]:
     # torch takes the innermost frame outside of these files for the line that asks for a condition.
     files = symbolic_shapes.uninteresting_files() | {evaluate.__code__.co_filename}
     with (
-        mock.patch.object(ShapeEnv, "evaluate_expr", evaluate),
-        mock.patch.object(symbolic_shapes, "uninteresting_files", lambda: files),
+        replaced(ShapeEnv, "evaluate_expr", evaluate),
+        replaced(symbolic_shapes, "uninteresting_files", lambda: files),
     ):
         yield limit
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import sympy
 from torch.fx.experimental.symbolic_shapes import RuntimeAssert, ShapeEnv
 from torch.utils._sympy.functions import Max
+
+from sardonyx.base.replaced_attributes import replaced
 
 
 @contextlib.contextmanager
@@ -29,7 +30,7 @@ def small_bounds() -> Iterator[None]:
             rows[:] = [_as_equation(row, self.size_like) for row in rows]
         return is_kept
 
-    with mock.patch.object(ShapeEnv, "guard_or_defer_runtime_assert", defer):
+    with replaced(ShapeEnv, "guard_or_defer_runtime_assert", defer):
         yield
 
 

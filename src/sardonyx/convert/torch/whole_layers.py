@@ -11,9 +11,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
-from unittest import mock
 
 import torch
+
+from sardonyx.base.replaced_attributes import replaced
 
 _LAYERS = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 """Recurrent layers, with the number of states."""
@@ -34,13 +35,13 @@ def whole_layers() -> Iterator[None]:
     functions = torch.nn.modules.rnn._VF
     with contextlib.ExitStack() as stack:
         for name in _LAYERS:
-            stack.enter_context(mock.patch.object(functions, name, _dispatching(name, operators)))
+            stack.enter_context(replaced(functions, name, _dispatching(name, operators)))
         packing = torch.nn.utils.rnn._VF
-        stack.enter_context(mock.patch.object(packing, "_pack_padded_sequence", operators.pack_padded.default))
-        stack.enter_context(mock.patch.object(packing, "_pad_packed_sequence", operators.pad_packed.default))
+        stack.enter_context(replaced(packing, "_pack_padded_sequence", operators.pack_padded.default))
+        stack.enter_context(replaced(packing, "_pad_packed_sequence", operators.pad_packed.default))
         for layer in (torch.nn.RNNBase, torch.nn.LSTM):
             # The check compares sizes that are read from tensors; the module has passed it with the examples.
-            stack.enter_context(mock.patch.object(layer, "check_forward_args", lambda *_: None))
+            stack.enter_context(replaced(layer, "check_forward_args", lambda *_: None))
         yield
 
 
