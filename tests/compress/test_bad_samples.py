@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 import sardonyx
+from sardonyx.compress.evidence.labels import stored_metric
 from sardonyx.compress.float16 import auto_mixed_precision
 from sardonyx.compress.recovery import distill
 from sardonyx.errors import EvaluationError, OptionError
@@ -56,6 +58,14 @@ def test_all_samples_are_read_and_those_held_back_judge(verb: str) -> None:
     assert (evidence.samples, evidence.judged, len(evidence.outputs)) == (9, "held out", 1)
     with pytest.raises(OptionError, match="sample 6: expected FLOAT"):
         VERBS[verb](network(), [*samples(), {"x": weight(4, 9)}])
+
+
+def test_a_labelled_sample_with_nan_is_named_with_its_file(tmp_path: Path) -> None:
+    x = np.concatenate([one["x"] for one in samples(2)])
+    x[5, 2] = np.nan
+    np.savez(tmp_path / "eval.npz", x=x, labels=np.zeros(len(x), np.int64))
+    with pytest.raises(EvaluationError, match=r"eval\.npz, sample 5, x: the sample holds NaN"):
+        stored_metric("top1", tmp_path / "eval.npz", load(network()))
 
 
 def test_nan_for_a_missing_value_is_a_sample() -> None:

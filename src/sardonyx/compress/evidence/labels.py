@@ -81,4 +81,4 @@ def stored_metric(
         OptionError: The metric is unknown, or labels or samples do not fit.
     """
     labels = read_labels(path, [str(value.name) for value in model.graph.inputs], name)
-    return metric(name, labels, read_samples(path, model, preprocess))
+    return metric(name, labels, read_samples(path, model, preprocess, os.fspath(path)))

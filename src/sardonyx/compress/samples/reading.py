@@ -24,7 +24,9 @@ Data = Iterable[Any] | Feeds | str | os.PathLike[str]
 """Feeds, an array or an iterable of feeds or arrays, the path of an ``.npz`` file or a folder of images or audio."""
 
 
-def read_samples(data: Data, model: ir.Model, preprocess: Preprocess | None = None) -> Iterator[Feeds]:
+def read_samples(
+    data: Data, model: ir.Model, preprocess: Preprocess | None = None, where: str = "data"
+) -> Iterator[Feeds]:
     """Yield samples one by one, each checked against the inputs of the model.
 
     Args:
@@ -34,6 +36,7 @@ def read_samples(data: Data, model: ir.Model, preprocess: Preprocess | None = No
             ``.npy``, images, ``.wav``), of which each is a sample.
         model: The model that the samples are for.
         preprocess: A function or a model that computes the feeds of one item; see :data:`Preprocess`.
+        where: The name of the data in messages.
 
     Raises:
         OptionError: A sample does not fit the inputs of the model.
@@ -50,7 +53,7 @@ def read_samples(data: Data, model: ir.Model, preprocess: Preprocess | None = No
         value: Any = item
         if function is not None:
             value = _preprocessed(function, item, number)
-        yield _feeds(value, model, inputs, f"data, sample {number}")
+        yield _feeds(value, model, inputs, f"{where}, sample {number}")
 
 
 def _preprocessed(function: Callable[..., Any], item: Any, number: int) -> Any:
