@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -158,6 +159,16 @@ def test_optimizer_takes_the_steps_of_torch(name: str) -> None:
 def test_a_hundred_steps_in_float64_are_those_of_torch(name: str) -> None:
     for ours, theirs in zip(*map(dict.values, steps_of_torch(name, 100, TensorProto.DOUBLE)), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6 * np.abs(theirs).max())
+
+
+def test_decays_without_warm_up_are_those_of_torch() -> None:
+    for step in range(1, 11):
+        share = (step - 1) / 10  # Of CosineAnnealingLR(T_max=10), and of LinearLR(total_iters=10).
+        cosine = 0.02 + 0.5 * (0.2 - 0.02) * (1 + math.cos(math.pi * share))
+        assert train.CosineDecay(0.2, steps=10, final=0.1).at(step) == pytest.approx(cosine, rel=1e-12)
+        line = 0.2 * (1 + (0.1 - 1) * share)
+        assert train.Linear(0.2, steps=10, final=0.1).at(step) == pytest.approx(line, rel=1e-12)
+    assert [train.Linear(1.0, steps=6, warmup=2).at(step) for step in range(1, 8)] == [0.5, 1, 1, 0.75, 0.5, 0.25, 0]
 
 
 @pytest.mark.parametrize("name", [*OPTIMIZERS, "sam"])

@@ -75,7 +75,7 @@ class _Decay(Schedule):
     Attributes:
         steps: Number of steps; that of the training by default.
         warmup: Steps of the linear warm-up.
-        final: The last rate, as a share of the largest.
+        final: The rate after the last step, as a share of the largest.
     """
 
     steps: int | None = option(None, kind=int, least=1)
@@ -86,7 +86,7 @@ class _Decay(Schedule):
         if step <= self.warmup:
             return self.rate * step / max(self.warmup, 1)
         length = _length(self.steps or total)
-        share = min(1.0, (step - self.warmup) / max(1, length - self.warmup))
+        share = min(1.0, (step - 1 - self.warmup) / max(1, length - self.warmup))
         return self.rate * (self.final + (1 - self.final) * self._remaining(share))
 
     def _remaining(self, share: float) -> float:
@@ -95,11 +95,14 @@ class _Decay(Schedule):
 
 
 class Linear(_Decay):
-    """A warm-up from 0, then a line down to a share of the rate."""
+    """A warm-up from 0, then a line down to a share of the rate; without warm-up as ``torch``'s ``LinearLR``."""
 
 
 class CosineDecay(_Decay):
-    """A warm-up from 0, then half a cosine down to a share of the rate."""
+    """A warm-up from 0, then half a cosine down to a share of the rate.
+
+    Without warm-up the rates are those of ``torch.optim.lr_scheduler.CosineAnnealingLR``.
+    """
 
     def _remaining(self, share: float) -> float:
         return 0.5 * (1 + math.cos(math.pi * share))

@@ -316,6 +316,25 @@ def test_losses_of_users_and_of_models_are_trained() -> None:
     assert inputs.step({"x": data["x"]}) > inputs.step({"x": data["x"]})
 
 
+def test_a_function_reads_labels_of_the_type_of_the_output() -> None:
+    from sardonyx.core import language as L
+
+    def weighted(outputs: Any, labels: Any) -> Any:
+        error = outputs["y"] - labels["labels"]
+        return L.reduce_mean(error * error * labels["weights"])
+
+    data = points(64)
+    function = train.Trainer(regression(), weighted, train.SGD(0.1))
+    assert list(function.batch_types) == ["x", "labels", "weights"]
+    plain = train.Trainer(regression(), "mse", train.SGD(0.1))
+    for _ in range(5):
+        loss = function.step(data | {"weights": np.ones_like(data["labels"])})
+        assert loss == pytest.approx(plain.step(data), rel=1e-5)
+    untyped = train.FunctionLoss(function=weighted, label_types=lambda outputs: {"labels": outputs["y"]})
+    with pytest.raises(OptionError, match="reads the label 'weights', which has no type"):
+        train.Trainer(regression(), untyped)
+
+
 def test_a_loss_that_is_not_finite_names_the_node_and_keeps_the_parameters() -> None:
     trainer = trainer_of(classifier())
     before = trainer.state()

@@ -19,7 +19,7 @@ from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.graph import prepare
-from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, mean_over
+from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, label_shape, mean_over, shape_of
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,34 @@ class OutputLoss(Loss):
         return mean_over(L.widened(outputs[self.output_name({name: x.type for name, x in outputs.items()})]))
 
 
+class _MissingLabelError(Exception):
+    """A function reads a label of unknown type."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class _Labels(dict[str, Tensor]):
+    """Labels by name, which say the name of a missing one."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise _MissingLabelError(name)
+
+
 @dataclass(frozen=True)
 class FunctionLoss(Loss):
     """A Python function over Core.
 
     Attributes:
         function: Returns the loss, a scalar or a tensor to average, from outputs and labels by name.
-        label_types: Returns the types of the labels by name, from the types of outputs; no labels by default.
+        label_types: Returns the types of the labels by name, from the types of outputs; by default the labels that the
+            function reads have the type and shape of the first output.
         outputs: The outputs that the function reads; the first floating-point one by default.
 
     Example:
         >>> from sardonyx.core import language as L
-        >>> loss = FunctionLoss(lambda outputs, labels: L.abs_(outputs["y"]))
+        >>> loss = FunctionLoss(function=lambda outputs, labels: L.abs_(outputs["y"] - labels["labels"]))
     """
 
     function: Callable[[Outputs, Outputs], Tensor] = field(default=lambda outputs, labels: next(iter(outputs.values())))
@@ -53,13 +69,41 @@ class FunctionLoss(Loss):
     outputs: Sequence[str] = ()
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
-        return {} if self.label_types is None else dict(self.label_types(outputs))
+        if self.label_types is not None:
+            return dict(self.label_types(outputs))
+        read = outputs[self.output_name(outputs)]
+        label = TensorType(read.dtype, label_shape(shape_of(read)))
+        names: list[str] = []
+        while (missing := self._missing_label(outputs, dict.fromkeys(names, label))) is not None:
+            names.append(missing)
+        return dict.fromkeys(names, label)
+
+    def _missing_label(self, outputs: OutputTypes, labels: Mapping[str, TensorType]) -> str | None:
+        """Return a label that the function reads beside known ones; None if it reads no other."""
+        first = len(outputs)
+
+        def body(*values: Any) -> list[Any]:
+            named = _Labels(zip(labels, values[first:], strict=True))
+            return [self.function(dict(zip(outputs, values[:first], strict=True)), named)]
+
+        try:
+            trace("loss", body, [*outputs.values(), *labels.values()])
+        except _MissingLabelError as error:
+            return error.name
+        return None
 
     def reads(self, outputs: OutputTypes) -> tuple[str, ...]:
         return tuple(self.outputs) or super().reads(outputs)
 
     def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
-        value = self.function(outputs, labels)
+        try:
+            value = self.function(outputs, _Labels(labels))
+        except _MissingLabelError as error:
+            raise OptionError(
+                f"the function reads the label {error.name!r}, which has no type.",
+                where="loss",
+                remedy="Name its type in `label_types`.",
+            ) from error
         if not isinstance(value, Tensor) or t.kind(value.dtype) != "float":
             raise OptionError("expected a floating-point tensor from the function.", where="loss")
         return mean_over(value)
