@@ -148,6 +148,11 @@ REFUSED: dict[str, tuple[type[Exception], dict[str, Any], str]] = {
     "dynamic": (OptionError, {"target": "tensorrt", "mode": "dynamic"}, "executes static, weights"),
     "type": (UnsupportedError, {"target": "onnxruntime", "scheme": "float4"}, "does not dequantize float4"),
     "16 bits": (UnsupportedError, {"target": "tensorrt", "scheme": "w8a16"}, "does not dequantize"),
+    "static 2 bits": (
+        UnsupportedError,
+        {"target": "onnxruntime", "weights": "int2", "mode": "static"},
+        "by weights of 2 bits",
+    ),
     "target": (OptionError, {"target": "coreml"}, "expected one of"),
     "form": (OptionError, {"form": "integer"}, "expected 'qdq'"),
     "form of 16 bits": (OptionError, {"form": "qoperator", "scheme": "w8a16"}, "static quantization to 8 bits"),

@@ -39,6 +39,8 @@ class QuantizationTarget:
             scales of channels, and computes other numbers if there are as many.
         reads_joined_signed: True if convolutions may read joined int8 activations. OpenVINO 2026.4 computes other
             numbers for a convolution of a Concat of int8, of any scales and zero points; of uint8 the same.
+        least_static_bits: Fewest bits of weights beside integers of activations. ONNX Runtime 1.32 fuses products by 2
+            bits to QLinearMatMul, and then refuses the type.
     """
 
     name: str
@@ -52,6 +54,7 @@ class QuantizationTarget:
     folds_recurrent_weights: bool = True
     reads_filter_scales: bool = True
     reads_joined_signed: bool = True
+    least_static_bits: int = 2
 
     @property
     def table(self) -> Target:
@@ -84,7 +87,7 @@ TARGETS: Mapping[str, QuantizationTarget] = {
     target.name: target
     for target in (
         QuantizationTarget("portable", saturates=True),
-        QuantizationTarget("onnxruntime", vendor=True, saturates=True),
+        QuantizationTarget("onnxruntime", vendor=True, saturates=True, least_static_bits=4),
         QuantizationTarget(
             "openvino",
             saturates=True,
@@ -175,6 +178,12 @@ def require_accepted(target: QuantizationTarget, scheme: Scheme, mode: str, opse
         )
     if mode == "dynamic":
         return
+    if mode == "static" and scheme.weight_type.bits < target.least_static_bits:
+        raise UnsupportedError(
+            f"{target.name} multiplies no integers by weights of {scheme.weight_type.bits} bits.",
+            where="weights",
+            remedy=f"Use at least {target.least_static_bits} bits, or the mode 'weights'.",
+        )
     kinds = {scheme.weight_type} | ({scheme.activation_type} if mode == "static" else set())
     refused = [kind.name for kind in kinds if not target.stores(kind.dtype, max(opset, low or 1))]
     if refused:
