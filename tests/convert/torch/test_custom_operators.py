@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch._decomp import decomposition_table  # noqa: E402
+
 import sardonyx  # noqa: E402
 from sardonyx.core import language as L  # noqa: E402
 from sardonyx.core.language import Tensor  # noqa: E402
@@ -36,7 +38,7 @@ def library() -> Iterator[Any]:
     one.impl("scaled", scaled, "CompositeExplicitAutograd")
     one.impl("halves", halves, "CompositeExplicitAutograd")
     yield getattr(torch.ops, SPACE)
-    one._destroy()
+    del one  # torch removes the operators with the library.
 
 
 class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
@@ -55,7 +57,7 @@ def test_an_operator_without_translation_names_the_line_and_three_ways_out(libra
 
 
 def test_a_decomposition_in_torch_is_used(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(torch._decomp.decomposition_table, library.scaled.default, scaled)
+    monkeypatch.setitem(decomposition_table, library.scaled.default, scaled)
     report = sardonyx.convert(Net(library), (torch.randn(4, 3),)).report
     assert (report.way, report.verdict.status) == ("sardonyx", "proved") and len(report.sizes["batch"]) > 1
 
