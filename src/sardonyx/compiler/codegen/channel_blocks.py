@@ -20,7 +20,7 @@ from sardonyx.compiler.llvm.ir_builder import vector
 from sardonyx.compiler.llvm.vector_value import BITS
 from sardonyx.core.dim import Size, ceil_div
 
-_LONG = 60
+_LONG = 100
 """Longest body, in instructions, that is still repeated for the channels of a block."""
 
 Body = Callable[[list[Index]], None]

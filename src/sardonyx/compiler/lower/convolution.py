@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from sardonyx.compiler.analysis.patterns import Convolution
-from sardonyx.compiler.analysis.primitive_traits import dtype_of
+from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen import requantize
 from sardonyx.compiler.codegen.element_reader import Element
@@ -134,7 +134,7 @@ class ImageKernel:
         form = f"{conv.weights.type} {schedule.packed_layout} {self.target.name}"
         if schedule.algorithm == "depthwise":
             packing = DepthwisePacking(conv.weights, self.target, conv.shift)
-            moves = conv.shift == 0
+            moves, result_type = conv.shift == 0, t.FLOAT if t.is_integer(dtype) else None
             weights = Prepared(conv.weights, f"{form} less {conv.shift}", packing, moves)
             items = depthwise(
                 kernel,
@@ -145,7 +145,8 @@ class ImageKernel:
                 out=out_sizes,
                 outputs=schedule.outputs,
                 shift=conv.shift,
-                epilogue=self._epilogue(conv.result, wide, result_type=t.FLOAT if t.is_integer(dtype) else None),
+                epilogue=self._epilogue(conv.result, wide, result_type=result_type),
+                rows=self._rows(conv.result, wide, result_type),
             )
         elif schedule.algorithm == "planar":
             weights = Prepared(conv.weights, form, PlanarPacking(conv.weights), moves=True)
@@ -256,6 +257,21 @@ class ImageKernel:
         image = Image(w.pointer(self.context.image(conv.image, True, t.FLOAT)), plan.channels, shape[2:], True)
         return winograd.transform(w.kernel, plan, image, w.pointer(Stage(conv.image, plan.transformed)))
 
+    def _rows(self, result: Value, wide: Sequence[int], result_type: t.DType | None = None) -> Epilogue | None:
+        """Return the epilogue for results that are stored in NCHW; None if they are not, or read other layouts.
+
+        Args:
+            result: The image computed by the kernel.
+            wide: The spatial axes of the kernel.
+            result_type: See :meth:`_epilogue`.
+        """
+        group, blocks = self.writer.group, self.context.blocks
+        read = {operand for member in group.members if is_elementwise(member) for operand in member.operands}
+        is_row_major = shape_of(group.root) == shape_of(result) and blocks.keys().isdisjoint({group.root, *read})
+        if not is_row_major or t.FLOAT not in (dtype_of(result), result_type):
+            return None
+        return self._epilogue(result, wide, planar=True, result_type=result_type)
+
     def _epilogue(
         self,
         result: Value,
@@ -340,6 +356,7 @@ class ImageKernel:
         return pooling(
             w.kernel, params["kind"], x=Image(pointer, channels, sizes), batch=shape[0], windows=windows, out=out_sizes,
             epilogue=self._epilogue(value), schedule=choice.schedule, element=element, signed=t.kind(dtype) != "uint",
+            rows=self._rows(value, range(rank)),
         )  # fmt: skip
 
     def _planar_epilogue(self, value: Value, leading: int) -> Epilogue:

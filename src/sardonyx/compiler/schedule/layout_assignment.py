@@ -104,12 +104,26 @@ def _may_be_blocked(grouping: Grouping, root: Value) -> bool:
     ):
         return False
     plain = {"a result", "read by contract", "read by the interpreter", "read by control flow"}
-    if any(user.op == "reshape" and _joins_channels(root, shape_of(user)) for user in grouping.users[root]):
+    if any(_joins_channels(root, shape_of(user)) for user in _reshapes(grouping, root)):
         return False
     windows = [user.params["window"] for user in grouping.users[root] if user.op == "reduce_window"]
     if any(len(window) != len(shape) - 2 for window in windows):
         return False  # LRN: windows over channels, which blocks separate.
     return not any(reader in plain for reader in grouping.consumers(root))
+
+
+def _reshapes(grouping: Grouping, image: Value) -> Iterator[Value]:
+    """Yield the reshapes of an image, and those of elementwise results that its readers compute without storing."""
+    waiting, seen = [image], {image}
+    while waiting:
+        for user in grouping.users[waiting.pop()]:
+            if user.op == "reshape":
+                yield user
+            elif user not in seen and is_elementwise(user) and shape_of(user) == shape_of(image):
+                seen.add(user)
+                group = grouping.group(user)
+                if group is not None and group.root is not user:
+                    waiting.append(user)
 
 
 def _joins_channels(image: Value, shape: tuple[Size, ...]) -> bool:

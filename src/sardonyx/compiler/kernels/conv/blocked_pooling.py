@@ -31,6 +31,7 @@ def pooling(
     schedule: PoolingSchedule,
     element: str = "float",
     signed: bool = True,
+    rows: Epilogue | None = None,
 ) -> Size:
     """Write a reduction over windows of a blocked image.
 
@@ -48,13 +49,14 @@ def pooling(
         schedule: The schedule, see :func:`~sardonyx.compiler.tiling.pooling.choose_pooling`.
         element: The LLVM type of the elements.
         signed: True if integers are signed.
+        rows: Consumes most results instead, as vectors along the last axis, if they are stored in NCHW.
 
     Returns:
         The number of work items.
     """
     lanes, outputs = schedule.lanes, schedule.outputs
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes), outputs=outputs)
-    _Pooling(sweep, x, element, lanes, epilogue, kind, signed).write()
+    _Pooling(sweep, x, element, lanes, epilogue, kind, signed, rows).write()
     return sweep.items
 
 
@@ -68,8 +70,9 @@ class _Pooling(Channelwise):
         epilogue: Epilogue,
         kind: Kind,
         signed: bool,
+        rows: Epilogue | None,
     ) -> None:
-        super().__init__(sweep, x, element, lanes, epilogue)
+        super().__init__(sweep, x, element, lanes, epilogue, rows=rows)
         self.kind = kind
         self.integers = element.startswith("i")
         self.sign = "s" if signed else "u"
