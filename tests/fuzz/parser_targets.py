@@ -353,11 +353,11 @@ class Targets:
         files = {"m.onnx": [digest, 5], "w/weights.bin": [digest, 1 << 33]}
         row = _compact({"name": "hf:a", "revision": "1" * 40, "model": "m.onnx", "files": files})
 
-        def noted(path: Path) -> None:
+        def read_notes(path: Path) -> None:
             for entry in cache.models():
                 assert entry.path.is_relative_to(path.parent)
 
-        self._add("hub-note", self._from_file(noted, note), row)
+        self._add("hub-note", self._from_file(read_notes, note), row)
 
         def name(data: bytes) -> None:
             safe = sources.safe_name(data.decode("utf-8", "surrogateescape"))
