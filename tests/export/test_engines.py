@@ -88,6 +88,27 @@ def test_a_core_ml_package_is_checked_by_its_specification(tmp_path: Path) -> No
         sardonyx.convert_to(model, "coreml")
 
 
+def test_core_ml_packages_read_old_operator_sets() -> None:
+    pytest.importorskip("coremltools", reason="needs coremltools (sardonyx[coreml])")
+    graph = parser.parse_graph(
+        "agraph (float[2,3,4] x) => (float[2,5,4] y)"
+        " { c = Clip<max: float = 1.0>(x) p = Pad<pads: ints = [0,1,0,0,1,0]>(c) y = Softmax<axis: int = 1>(p) }"
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4)
+    program = sardonyx.convert_to(model, "coreml").artifact.mlProgram.functions["main"]
+    (block,) = program.block_specializations.values()
+    softmax = next(operation for operation in block.operations if operation.type == "softmax")
+    assert len(softmax.outputs[0].type.tensorType.dimensions) == 2
+
+
+def test_core_ml_has_no_inputs_without_axes() -> None:
+    pytest.importorskip("coremltools", reason="needs coremltools (sardonyx[coreml])")
+    graph = parser.parse_graph("agraph (float x) => (float y) { y = Abs(x) }")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UnsupportedError, match="1 to 5 axes"):
+        sardonyx.convert_to(model, "coreml")
+
+
 def test_sequences_are_no_inputs_of_engines_in_processes_of_their_own() -> None:
     with pytest.raises(EvaluationError, match="accepts tensors alone"):
         run_in_child("", {}, {})({"x": [np.zeros(1), np.zeros(2)]})

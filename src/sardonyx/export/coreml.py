@@ -22,6 +22,10 @@ from sardonyx.export.decomposition import converted, notes_of
 from sardonyx.export.foreign_converters import operator_counts
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import node_label
+from sardonyx.rewrite.opset import convert_opset
+
+OPSET = 21
+"""The operator set whose forms are written."""
 
 LARGEST_SIZE = 4096
 """Upper end of the range of an open size."""
@@ -443,7 +447,12 @@ def _form(c: Call) -> Any:
 
 def refusals(model: ir.Model, options: Options) -> Iterator[Refusal]:
     """Yield the nodes and inputs without a form in MIL."""
-    yield from converted(model, _convert)[2]
+    yield from converted(_current(model), _convert)[2]
+
+
+def _current(model: ir.Model) -> ir.Model:
+    """Return the model in the operator set of the forms or a newer one: older ones have attributes for inputs."""
+    return model if model.graph.opset_imports.get("", OPSET) >= OPSET else convert_opset(model, OPSET)
 
 
 def _convert(model: ir.Model) -> tuple[tuple[Any, list[Any]], list[Refusal], frozenset[str]]:
@@ -466,8 +475,8 @@ def _built(model: ir.Model) -> tuple[Any, list[Refusal], list[Any]]:
     symbols: dict[str, Any] = {}
     sources = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     for value in sources:
-        if value.dtype not in _ACCEPTED or value.shape is None or len(value.shape) > 5:
-            rule = "Core ML has inputs of float32, float16, int32 and bool, of at most 5 axes"
+        if value.dtype not in _ACCEPTED or value.shape is None or not 1 <= len(value.shape) <= 5:
+            rule = "Core ML has inputs of float32, float16, int32 and bool, of 1 to 5 axes"
             refused.append(Refusal(str(value.name), "", rule))
             continue
         names = [size if isinstance(size, int) else str(size.value) for size in value.shape]
@@ -515,7 +524,7 @@ def export(model: ir.Model, options: Options) -> Artifact:
     """
     import coremltools
 
-    model, (program, declared), refused, replaced = converted(model, _convert)
+    model, (program, declared), refused, replaced = converted(_current(model), _convert)
     refuse("coreml", refused)
     try:
         package = coremltools.convert(
