@@ -440,10 +440,10 @@ class Targets:
         access = Access([wrap(data_key, secret.public()), wrap(data_key, generate_key("aes256"))])
         head, context = write_head(data_key, description, access)
         stream = b"".join(encrypt_stream(data_key, context, [plain], len(plain)))
-        encryption.add_key(secret)
 
         def opened(data: bytes) -> None:
-            assert bytes(open_encrypted(memoryview(data), "file", "model").contents) == plain
+            with encryption.add_key(secret):
+                assert bytes(open_encrypted(memoryview(data), "file", "model").contents) == plain
             assert data == head + stream
 
         def decrypted(data: bytes) -> None:

@@ -58,7 +58,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "compile": "Compile a model ahead of time, with its weights: to a file for sessions, or to a C library.",
         "explain": "Show the compiled form of a model: kernels with their nodes, and interpreted values.",
         "profile": "Measure a model kernel by kernel, against the peak of the machine.",
-        "bench": "Measure a model on several engines: percentiles, ratios, throughput, energy.",
+        "bench": "Measure models on several engines: percentiles, ratios, throughput, energy.",
         "compare": "Compare two models, or two providers on one, tensor by tensor.",
         "reduce": "Shrink a failing model to the smallest part that fails in the same way.",
     },
