@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 
 from sardonyx.compiler.analysis.patterns import Convolution
-from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.codegen import requantize
+from sardonyx.compiler.codegen import load_store, requantize
 from sardonyx.compiler.codegen.element_reader import Element
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index
 from sardonyx.compiler.codegen.loop_nest import bound_at, masked, stored
@@ -20,6 +20,7 @@ from sardonyx.compiler.kernels.conv.convolution import convolution
 from sardonyx.compiler.kernels.conv.grouped import depthwise
 from sardonyx.compiler.kernels.conv.nchw import planar
 from sardonyx.compiler.kernels.conv.nchw_pooling import planar_pooling
+from sardonyx.compiler.kernels.conv.row_stores import store_rows
 from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.kernels.conv.winograd_weights import WeightTransform
@@ -45,6 +46,9 @@ from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.errors import UnsupportedError
+
+_ROW_DTYPES = frozenset({t.FLOAT, t.INT32, t.UINT8, t.INT8})
+"""The element types of results that are transposed for NCHW."""
 
 
 def _windows(conv: Convolution) -> Windows:
@@ -134,7 +138,7 @@ class ImageKernel:
         form = f"{conv.weights.type} {schedule.packed_layout} {self.target.name}"
         if schedule.algorithm == "depthwise":
             packing = DepthwisePacking(conv.weights, self.target, conv.shift)
-            moves, result_type = conv.shift == 0, t.FLOAT if t.is_integer(dtype) else None
+            moves = conv.shift == 0
             weights = Prepared(conv.weights, f"{form} less {conv.shift}", packing, moves)
             items = depthwise(
                 kernel,
@@ -145,8 +149,7 @@ class ImageKernel:
                 out=out_sizes,
                 outputs=schedule.outputs,
                 shift=conv.shift,
-                epilogue=self._epilogue(conv.result, wide, result_type=result_type),
-                rows=self._rows(conv.result, wide, result_type),
+                epilogue=self._epilogue(conv.result, wide, result_type=t.FLOAT if t.is_integer(dtype) else None),
             )
         elif schedule.algorithm == "planar":
             weights = Prepared(conv.weights, form, PlanarPacking(conv.weights), moves=True)
@@ -257,21 +260,6 @@ class ImageKernel:
         image = Image(w.pointer(self.context.image(conv.image, True, t.FLOAT)), plan.channels, shape[2:], True)
         return winograd.transform(w.kernel, plan, image, w.pointer(Stage(conv.image, plan.transformed)))
 
-    def _rows(self, result: Value, wide: Sequence[int], result_type: t.DType | None = None) -> Epilogue | None:
-        """Return the epilogue for results that are stored in NCHW; None if they are not, or read other layouts.
-
-        Args:
-            result: The image computed by the kernel.
-            wide: The spatial axes of the kernel.
-            result_type: See :meth:`_epilogue`.
-        """
-        group, blocks = self.writer.group, self.context.blocks
-        read = {operand for member in group.members if is_elementwise(member) for operand in member.operands}
-        is_row_major = shape_of(group.root) == shape_of(result) and blocks.keys().isdisjoint({group.root, *read})
-        if not is_row_major or t.FLOAT not in (dtype_of(result), result_type):
-            return None
-        return self._epilogue(result, wide, planar=True, result_type=result_type)
-
     def _epilogue(
         self,
         result: Value,
@@ -300,6 +288,9 @@ class ImageKernel:
         ]  # fmt: skip
         packs = requantize.packs(self.target) and memory.block
         codes = requantize.codes(root, w.group.members, w.computes) if packs else None
+        is_row_major = (
+            not planar and not memory.block and memory.dtype in _ROW_DTYPES and shape_of(root) == shape_of(result)
+        )
 
         def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
             batch, channel, *along = at
@@ -310,15 +301,28 @@ class ImageKernel:
                     spatial[axis] = index
             position = (batch, channel if planar else Index(channel.base, 1, lanes), *spatial)
             e = w.kernel.emitter
+            remaining: str | int = lanes
             if not planar and mask is None and not (isinstance(channels, int) and channels % lanes == 0):
-                remaining = e.sub(w.kernel.size(channels), channel.base)
-                mask = e.lanes_below(e.most(e.least(remaining, lanes), 0), lanes)
+                remaining = e.most(e.least(e.sub(w.kernel.size(channels), channel.base), lanes), 0)
+                mask = e.lanes_below(remaining, lanes)
             with masked(reader, mask):
                 for value in bound_values:
                     reader.bind(value, bound_at(value, position, Element(vector, False)))
                 if result not in bound_values:
                     number = reader.converted(result_type or dtype, dtype, vector, False)
                     reader.bind(result, bound_at(result, position, Element(number, False)))
+                if is_row_major and w.kernel.neighbours is not None:
+                    element, offset = load_store.memory_type(memory.dtype), reader.offset(memory, position)
+                    number = reader.spread(reader.element(root, position), root)
+                    w.kernel.neighbours.wait(
+                        e.address(memory.pointer, element, offset.base),
+                        load_store.to_memory(e, memory.dtype, number, lanes),
+                        lanes,
+                        functools.partial(store_rows, e, lanes, element, offset.lane, remaining),
+                    )
+                    if self.extremes is not None:
+                        self.extremes.add(position, mask)
+                    return
                 if codes is None or w.kernel.neighbours is None:
                     stored(reader, root, memory, position)
                     if self.extremes is not None:
@@ -356,7 +360,6 @@ class ImageKernel:
         return pooling(
             w.kernel, params["kind"], x=Image(pointer, channels, sizes), batch=shape[0], windows=windows, out=out_sizes,
             epilogue=self._epilogue(value), schedule=choice.schedule, element=element, signed=t.kind(dtype) != "uint",
-            rows=self._rows(value, range(rank)),
         )  # fmt: skip
 
     def _planar_epilogue(self, value: Value, leading: int) -> Epilogue:

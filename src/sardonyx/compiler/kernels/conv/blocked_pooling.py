@@ -31,7 +31,6 @@ def pooling(
     schedule: PoolingSchedule,
     element: str = "float",
     signed: bool = True,
-    rows: Epilogue | None = None,
 ) -> Size:
     """Write a reduction over windows of a blocked image.
 
@@ -49,14 +48,13 @@ def pooling(
         schedule: The schedule, see :func:`~sardonyx.compiler.tiling.pooling.choose_pooling`.
         element: The LLVM type of the elements.
         signed: True if integers are signed.
-        rows: Consumes most results instead, as vectors along the last axis, if they are stored in NCHW.
 
     Returns:
         The number of work items.
     """
     lanes, outputs = schedule.lanes, schedule.outputs
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes), outputs=outputs)
-    _Pooling(sweep, x, element, lanes, epilogue, kind, signed, rows).write()
+    _Pooling(sweep, x, element, lanes, epilogue, kind, signed).write()
     return sweep.items
 
 
@@ -70,9 +68,8 @@ class _Pooling(Channelwise):
         epilogue: Epilogue,
         kind: Kind,
         signed: bool,
-        rows: Epilogue | None,
     ) -> None:
-        super().__init__(sweep, x, element, lanes, epilogue, rows=rows)
+        super().__init__(sweep, x, element, lanes, epilogue)
         self.kind = kind
         self.integers = element.startswith("i")
         self.sign = "s" if signed else "u"

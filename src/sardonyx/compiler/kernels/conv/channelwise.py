@@ -1,25 +1,20 @@
 """Windows over each channel on its own: the kernel skeleton of depthwise convolutions and pooling.
 
 A vector holds the channels of a block at one position. A tile is a few adjacent outputs of a row; along the row, each
-input vector is read once and combined into every output whose window contains the input. For results in NCHW, the
-vectors of a tile are transposed: a store of one vector of channels would be one store for each channel.
+input vector is read once and combined into every output whose window contains the input.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index
+from sardonyx.compiler.codegen.kernel_builder import Epilogue
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Row, Sweep, block_of, steps
-from sardonyx.compiler.kernels.gemm.packing import transpose_square
 from sardonyx.compiler.llvm.ir_builder import Variable, splat, vector
 from sardonyx.compiler.tiling.windows import Number
 
 _UNROLLED = 128
 """Largest number of combinations of a row of taps that is fully unrolled."""
-
-_FULL = 0.75
-"""Smallest share of the lanes that the outputs of a tile fill, for which vectors of channels are transposed."""
 
 _PARTS = 4
 """Fewest independent accumulators of a tile, to hide the latency of a combination."""
@@ -35,7 +30,6 @@ class Channelwise(ABC):
         lanes: Channels of a block.
         epilogue: Consumes the results.
         stored: The LLVM type of the elements in memory, if different.
-        rows: Consumes most results instead, as vectors along the last axis, if they are stored in NCHW.
     """
 
     def __init__(
@@ -46,11 +40,10 @@ class Channelwise(ABC):
         lanes: int,
         epilogue: Epilogue,
         stored: str | None = None,
-        rows: Epilogue | None = None,
     ) -> None:
         self.sweep, self.x, self.window, self.element, self.lanes = sweep, x, sweep.window, element, lanes
         self.stored = stored or element
-        self.epilogue, self.rows = epilogue, rows
+        self.epilogue = epilogue
         self.emitter = e = sweep.kernel.emitter
         self.type = vector(lanes, element)
         depth, height, width = sweep.axes
@@ -129,38 +122,14 @@ class Channelwise(ABC):
                     with steps(e, start, end, count) as x:
                         position = e.add(lowest, e.mul(x, width.offset_step))
                         self._taps(row, line, position, e.add(tap, e.mul(x, width.tap_step)), count, results, guarded)
-        if self.rows is not None and size >= _FULL * self.lanes and row.phases[2].step == 1:
-            self._finish_rows(row, first, [self._output(of_output) for of_output in results], self.rows)
-            return
         with self.sweep.side_by_side(row):
-            channel = e.mul(row.block, self.lanes)
             for i, of_output in enumerate(results):
-                output = self._output(of_output)
+                result, *others = [part.get() for part in of_output]
+                for other in others:
+                    result = self.merge(result, other)
+                channel = e.mul(row.block, self.lanes)
+                output = self.finish(result)
                 self.epilogue(self.sweep.index(row, channel, e.add(first, i), self.lanes), output, None)
-
-    def _output(self, parts: list[Variable]) -> str:
-        """Return the output of merged partial results."""
-        result, *others = [part.get() for part in parts]
-        for other in others:
-            result = self.merge(result, other)
-        return self.finish(result)
-
-    def _finish_rows(self, row: Row, first: Number, outputs: list[str], epilogue: Epilogue) -> None:
-        """Call the epilogue for each channel of the block, with its outputs of a tile."""
-        e, lanes, channels = self.emitter, self.lanes, self.x.channels
-        for start in range(0, len(outputs), lanes):
-            vectors = outputs[start : start + lanes]
-            mask = None if len(vectors) == lanes else e.lanes_below(str(len(vectors)), lanes)
-            rows = transpose_square(e, vectors + ["poison"] * (lanes - len(vectors)), self.element)
-            for number, vector_of_channel in enumerate(rows):
-                channel = e.add(e.mul(row.block, lanes), number)
-                image, at, *spatial, _ = self.sweep.index(row, channel, e.add(first, start), 1)
-                index = (image, at, *spatial, Index(row.phases[2].output(e, e.add(first, start)), 1))
-                if number < channels % lanes or channels % lanes == 0:
-                    epilogue(index, vector_of_channel, mask)
-                    continue
-                with e.when(e.let(f"icmp slt i64 {channel}, {channels}")):
-                    epilogue(index, vector_of_channel, mask)
 
     def _taps(
         self,

@@ -54,7 +54,6 @@ def depthwise(
     outputs: int,
     epilogue: Epilogue,
     shift: int = 0,
-    rows: Epilogue | None = None,
 ) -> Size:
     """Write a depthwise convolution of a blocked image.
 
@@ -71,14 +70,13 @@ def depthwise(
         outputs: Outputs of a register tile.
         epilogue: Consumes the results.
         shift: Integer that is subtracted from each integer of the image.
-        rows: Consumes most results instead, as vectors along the last axis, if they are stored in NCHW.
 
     Returns:
         The number of work items.
     """
     return grouped(
         kernel, x=x, weights=weights, batch=batch, windows=windows, out=out, outputs=outputs, epilogue=epilogue, size=1,
-        shift=shift, rows=rows,
+        shift=shift,
     )  # fmt: skip
 
 
@@ -94,7 +92,6 @@ def grouped(
     epilogue: Epilogue,
     size: int,
     shift: int = 0,
-    rows: Epilogue | None = None,
 ) -> Size:
     """Write a convolution of groups of ``size`` channels and ``size`` filters; ``size`` divides the lanes.
 
@@ -103,16 +100,14 @@ def grouped(
     """
     target = kernel.target
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, target.lanes(32)), outputs=outputs)
-    _Grouped(sweep, x, weights, epilogue, size, shift, rows).write()
+    _Grouped(sweep, x, weights, epilogue, size, shift).write()
     return sweep.items
 
 
 class _Grouped(Channelwise):
-    def __init__(
-        self, sweep: Sweep, x: Image, weights: str, epilogue: Epilogue, size: int, shift: int, rows: Epilogue | None
-    ) -> None:
+    def __init__(self, sweep: Sweep, x: Image, weights: str, epilogue: Epilogue, size: int, shift: int) -> None:
         self.dtype = x.dtype
-        super().__init__(sweep, x, "float", sweep.kernel.target.lanes(32), epilogue, memory_type(x.dtype), rows)
+        super().__init__(sweep, x, "float", sweep.kernel.target.lanes(32), epilogue, memory_type(x.dtype))
         self.weights, self.size, self.shift = weights, size, shift
         self.taps = self.window[0] * self.window[1] * self.window[2]
         # Sums of weights take the place of a subtraction for each input, unless taps have gaps of zeros between.
