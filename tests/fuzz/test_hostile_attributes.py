@@ -49,6 +49,7 @@ FOUND = (
     ("SequenceConstruct-11", 150000017),
     ("SequenceMap-17", 170000013),
     ("SpaceToDepth-28", 140000019),
+    ("Tile-1", 250000019),
     ("TopK-24", 110000016),
     ("ai.onnx.ml.SVMRegressor-1", 200000015),
     ("ai.onnx.ml.TreeEnsemble-5", 80000010),

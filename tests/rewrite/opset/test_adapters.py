@@ -396,6 +396,19 @@ REFUSED = {
         2,
         "expected an integer exponent",
     ),
+    "tiles beyond 64 bits": (
+        1,
+        "(float[2] x) => (float[t] y) <float n = {100000000000000000000.0}, float a = {0}>"
+        " { [named] y = Tile(x, n, a) }",
+        6,
+        "expected integers in the constant input 1",
+    ),
+    "tiles along no axis": (
+        1,
+        "(float[2] x) => (float[t] y) <float n = {2}, float a = {3}> { [named] y = Tile(x, n, a) }",
+        6,
+        "axis 3 is out of range",
+    ),
     "running product of a number": (
         26,
         "(float x) => (float y) <int64 a = {8}> { [named] y = CumProd(x, a) }",

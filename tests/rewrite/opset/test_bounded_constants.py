@@ -19,6 +19,9 @@ HUGE = {
         "{ y = Slice (x, a, b, a, s) }", 13, 9,
     ),
     "diagonal": ("g (float[1099511627776, 1099511627776] x) => (y) { y = Einsum <equation = 'ii->i'> (x) }", 13, 11),
+    "running sum": (
+        "g (float[1099511627776] x) => (y) <int64 axis = {0}> { y = CumSum (x, axis) }", 11, 9,
+    ),
 }  # fmt: skip
 
 

@@ -225,8 +225,9 @@ def sum_by_triangle(site: Site) -> None:
     """Write ``CumSum`` as a product with a triangular matrix of ones, along an axis of known size."""
     x = site.required(0)
     rank = site.rank(x)
-    axis = int(site.constant_input(1, "axis").reshape(-1)[0]) % rank
+    axis = site.constant_axis(1, rank)
     size = site.size(x, axis)
+    site.require_room(size, size)
     ones = np.tri(size, size, -1 if site.integer("exclusive") else 0)
     triangle = site.constant((ones if site.integer("reverse") else ones.T), site.dtype(x))
     order = [i for i in range(rank) if i != axis] + [axis]
@@ -244,8 +245,9 @@ def product_by_mask(site: Site) -> None:
     """Write ``CumProd`` as the products of all prefixes, padded by ones, along an axis of known size."""
     x = site.required(0)
     rank = site.rank(x)
-    axis = int(site.constant_input(1, "axis").reshape(-1)[0]) % rank
+    axis = site.constant_axis(1, rank)
     size = site.size(x, axis)
+    site.require_room(size, size)
     member = np.tri(size, size, -1 if site.integer("exclusive") else 0, dtype=bool)
     member = member.T if site.integer("reverse") else member
     mask = site.constant(member.reshape([size, size] + [1] * (rank - axis - 1)))

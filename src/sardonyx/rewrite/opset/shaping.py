@@ -241,7 +241,10 @@ def tiles_to_repeats(site: Site) -> None:
     """Turn one count along one axis into a count for every axis."""
     x = site.required(0)
     repeats = [1] * site.rank(x)
-    repeats[int(site.constant_input(2, "axis").reshape(-1)[0])] = int(site.constant_input(1, "tiles").reshape(-1)[0])
+    tiles = site.constant_integers(1, "tiles")
+    if not tiles:
+        site.refuse("expected the number of tiles, got an empty constant")
+    repeats[site.constant_axis(2, len(repeats))] = tiles[0]
     site.become(inputs=[x, site.constant(repeats)])
 
 

@@ -209,10 +209,25 @@ class Site:
         return content
 
     def constant_integers(self, index: int, role: str) -> list[int] | None:
-        """Return an optional constant input of integers; None if absent."""
+        """Return an optional constant input of integers, of any type of numbers; None if absent."""
         if self.input(index) is None:
             return None
-        return [int(x) for x in self.constant_input(index, role).reshape(-1)]
+        content = self.constant_input(index, role).reshape(-1)
+        if content.dtype.kind not in "biu":
+            content = content.astype(np.float64)
+            unfit = content[~(np.abs(content) < 2.0**63)]
+            if unfit.size:
+                self.refuse(f"expected integers in the constant input {index} ({role}), got {unfit[0]}")
+        return [int(x) for x in content]
+
+    def constant_axis(self, index: int, rank: int) -> int:
+        """Return the first element of a constant input, as the non-negative number of an axis."""
+        numbers = self.constant_integers(index, "axis")
+        if not numbers:
+            self.refuse(f"expected an axis as the constant input {index}, got no element")
+        if not -rank <= numbers[0] < rank:
+            self.refuse(f"axis {numbers[0]} is out of range for an operand of rank {rank}")
+        return numbers[0] % rank
 
     def require_room(self, *sizes: int) -> None:
         """Refuse a constant of more elements than a conversion may compute: a file may declare any sizes."""
