@@ -30,6 +30,40 @@ def test_branches_may_differ_in_shape_and_rank(condition: np.ndarray) -> None:
     assert run(text, c=~condition, x=x)[0] == 3
 
 
+@pytest.mark.parametrize("mode", ["off", "wait"])
+@pytest.mark.parametrize("condition", ["fed", "fixed", "counted"])
+def test_a_node_for_one_branch_fails_only_with_the_branch(mode: Any, condition: str) -> None:
+    sources = {"fed": "", "fixed": "c = Constant<value = bool {0}>()", "counted": "k = Size(x)  c = Less(k, one)"}
+    text = f"""g (float[N] x, float[M] w{", bool c" if condition == "fed" else ""}) => (y) <int64 one = {{1}}> {{
+        shared = Abs(x)  copy = Neg(shared)  wrong = Add(shared, w)  picked = NonZero(wrong)  {sources[condition]}
+        some = If<then_branch = a () => (float[K] p) {{ r = Gather(wrong, picked)  p = Reshape(r, minus) }},
+                  else_branch = b () => (float[N] q) {{ q = Neg(copy) }}>(c)
+        y = Sub(some, copy) }}"""
+    text = text.replace("{1}>", "{1}, int64[1] minus = {-1}>")
+    x, w = np.ones(2, np.float32), np.ones(3, np.float32)
+    session = Session(model(text), compile=mode)
+    feeds = {"x": x, "w": w} | ({"c": np.array(False)} if condition == "fed" else {})
+    np.testing.assert_array_equal(session.run(None, feeds)[0], 2 * x)
+    if condition != "fixed":
+        first_branch = {"c": np.array(True)} if condition == "fed" else {"x": np.ones(0, np.float32)}
+        with pytest.raises(ShapeError, match="wrong"):
+            session.run(None, feeds | first_branch)
+    if condition == "fed":
+        np.testing.assert_array_equal(session.run(None, {"x": x, "w": x, "c": np.array(True)})[0], 3 * x)
+
+
+@pytest.mark.parametrize("mode", ["off", "wait"])
+def test_a_node_for_one_branch_is_still_an_output_by_name(mode: Any) -> None:
+    text = """g (float[2] x, bool c) => (y) {
+        z = Add(x, x)  y = If<then_branch = a () => (float[2] p) { p = Neg(z) },
+                              else_branch = b () => (float[2] q) { q = Identity(x) }>(c) }"""
+    x = np.ones(2, np.float32)
+    session = Session(model(text), compile=mode)
+    y, z = session.run(["y", "z"], {"x": x, "c": np.array(False)})
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_array_equal(z, 2 * x)
+
+
 LOOP = """g (int64{one} n, bool{one} c, float[2] x) => (y, s) {{
     y, s = Loop<body = b (int64{one} i, bool{one} go, float[2] a) => (bool{one} more, float[2] d, float[2] e) {{
         limit = Constant<value_float = 10.0>()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
 
 import onnx_ir as ir
 
@@ -29,6 +29,7 @@ from sardonyx.errors import (
     UnsupportedError,
 )
 from sardonyx.ops import registry
+from sardonyx.ops.branches import Branch, branches_of_nodes, values_read_by
 from sardonyx.ops.core_values import attribute_value, declared_type, tensor_constant
 from sardonyx.ops.nodes import is_kept, kept_call
 from sardonyx.ops.registry import Between, Operator, canonical
@@ -131,13 +132,14 @@ class Step:
         function: The called function of the model; None for an operator.
         attributes: The attributes except bodies and references.
         bodies: The graph attributes.
+        moved: Steps of the enclosing graph that were moved into the bodies.
         references: References to attributes of the enclosing function, by name.
         outputs: Number of requested results.
         between: Subgraphs of the enclosing graph as functions, for operators with this parameter.
     """
 
     __slots__ = (
-        "attributes", "between", "bodies", "function", "node", "operator", "opset", "outputs", "references",
+        "attributes", "between", "bodies", "function", "moved", "node", "operator", "opset", "outputs", "references",
         "signature",
     )  # fmt: skip
 
@@ -150,6 +152,7 @@ class Step:
         self.between: Between | None = None
         self.attributes: Mapping[str, Any] = {}
         self.bodies: dict[str, PreparedGraph | list[PreparedGraph]] = {}
+        self.moved: list[Step] = []
         self.references: dict[str, str] = {}
         outputs = node.outputs
         self.outputs = len(outputs)
@@ -167,8 +170,7 @@ class PreparedGraph:
         self.steps = steps
         self.defaults = defaults
         self._constants: dict[ir.Value, Value] | None = None
-        self._last_read_values: list[tuple[ir.Value, ...]] | None = None
-        self._wide_values: frozenset[ir.Value] | None = None
+        self._order: _CallOrder | None = None
 
     @property
     def constants(self) -> dict[ir.Value, Value]:
@@ -190,8 +192,7 @@ class PreparedGraph:
     def restricted_to(self, outputs: Sequence[ir.Value]) -> PreparedGraph:
         """Return the graph with other outputs, reduced to the nodes that these outputs depend on."""
         narrowed = copy.copy(self)
-        narrowed._constants, narrowed._last_read_values = self.constants, None
-        narrowed._wide_values = None
+        narrowed._constants, narrowed._order = self.constants, None
         narrowed.outputs = list(outputs)
         narrowed.steps = _needed_steps(self.steps, narrowed.outputs)
         return narrowed
@@ -224,7 +225,7 @@ class PreparedGraph:
                 value in producers and producers[value] not in needed
             ):  # Values without a producer here belong to bodies.
                 needed.add(producers[value])
-                waiting.extend(_values_read_by(producers[value].node))
+                waiting.extend(values_read_by(producers[value].node))
 
         def compute(*arguments: Value) -> Value:
             frame = Frame(None)
@@ -256,19 +257,31 @@ class PreparedGraph:
         frame = Frame(parent, attributes)
         frame.values.update(self.constants)
         frame.values.update(zip(self.inputs, arguments, strict=True))
-        if self._last_read_values is None:
-            self._last_read_values = _last_reads(self)
-        if self._wide_values is None:
-            self._wide_values = wide_values([step.node for step in self.steps], self.outputs)
-        frame.may_be_wide = self._wide_values
+        if self._order is None:
+            self._order = _call_order(self)
+        frame.may_be_wide = self._order.wide
         run = current_run()
         recorder = None if run is None else run.recorder
-        for step, last_read in zip(self.steps, self._last_read_values, strict=True):
+        for step, last_read in zip(self._order.steps, self._order.last_reads, strict=True):
             with record_span(recorder, step.node):
                 call_step(step, frame)
             for value in last_read:
                 frame.values.pop(value, None)
         return tuple(frame.find(value) for value in self.outputs)  # type: ignore[misc]
+
+
+class _CallOrder(NamedTuple):
+    """The steps of a call of a graph.
+
+    Attributes:
+        steps: The steps, without those that only one branch of an ``If`` reads: the branch has these.
+        last_reads: For each step the values of the graph that no later step reads.
+        wide: See ``wide_values``.
+    """
+
+    steps: list[Step]
+    last_reads: list[tuple[ir.Value, ...]]
+    wide: frozenset[ir.Value]
 
 
 def call_step(step: Step, frame: Frame) -> None:
@@ -524,7 +537,7 @@ def _needed_steps(steps: Sequence[Step], outputs: Iterable[ir.Value]) -> list[St
     needed, reversed_steps = set(outputs), []
     for step in reversed(steps):
         if not needed.isdisjoint(step.node.outputs):
-            needed.update(_values_read_by(step.node))
+            needed.update(values_read_by(step.node))
             reversed_steps.append(step)
     return reversed_steps[::-1]
 
@@ -540,34 +553,53 @@ def _drop_unread_steps(graph: PreparedGraph, done: set[PreparedGraph]) -> None:
                 _drop_unread_steps(nested, done)
 
 
-def _last_reads(graph: PreparedGraph) -> list[tuple[ir.Value, ...]]:
-    """Return for each step the values of the graph that no later step reads."""
+def _call_order(graph: PreparedGraph) -> _CallOrder:
+    nodes = [step.node for step in graph.steps]
+    conditionals = {step.node for step in graph.steps if _is_if(step)}
+    branches = branches_of_nodes(nodes, graph.outputs, conditionals)
+    moved: dict[Branch, list[Step]] = {}
+    unmoved: list[Step] = []
+    for step in graph.steps:
+        branch = branches.get(step.node)
+        (unmoved if branch is None else moved.setdefault(branch, [])).append(step)
+    steps = [_with_moved(step, moved) for step in unmoved]
+    reads = [[value for part in (step, *step.moved) for value in values_read_by(part.node)] for step in steps]
+    return _CallOrder(steps, _last_reads(graph, steps, reads), wide_values(nodes, graph.outputs))
+
+
+def _is_if(step: Step) -> bool:
+    return step.node.op_type == "If" and not canonical(step.node.domain) and step.function is None
+
+
+def _with_moved(step: Step, moved: Mapping[Branch, list[Step]]) -> Step:
+    """Return an ``If`` whose branches begin with the steps that were moved there."""
+    names = [name for name in step.bodies if (step.node, name) in moved]
+    if not names:
+        return step
+    changed = copy.copy(step)
+    changed.bodies = dict(step.bodies)
+    for name in names:
+        body = step.bodies[name]
+        assert isinstance(body, PreparedGraph)
+        steps = moved[step.node, name]
+        changed.bodies[name] = longer = copy.copy(body)
+        longer.steps, longer._order = [*steps, *body.steps], None
+        changed.moved = [*changed.moved, *steps]
+    return changed
+
+
+def _last_reads(
+    graph: PreparedGraph, steps: Sequence[Step], reads: Sequence[Sequence[ir.Value]]
+) -> list[tuple[ir.Value, ...]]:
+    """Return for each step of a call the values of the graph that no later step reads."""
     last: dict[ir.Value, int] = {}
-    for i, step in enumerate(graph.steps):
-        last.update(dict.fromkeys(_values_read_by(step.node), i))
+    for i, (step, values) in enumerate(zip(steps, reads, strict=True)):
+        last.update(dict.fromkeys(values, i))
         last.update((output, i) for output in step.node.outputs if output not in last)
-    own = {*graph.inputs, *(output for step in graph.steps for output in step.node.outputs)}
+    own = {*graph.inputs, *(output for step in steps for output in step.node.outputs)}
     own -= set(graph.outputs)
-    dead: list[list[ir.Value]] = [[] for _ in graph.steps]
+    dead: list[list[ir.Value]] = [[] for _ in steps]
     for value, i in last.items():
         if value in own:
             dead[i].append(value)
     return [tuple(values) for values in dead]
-
-
-def _values_read_by(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node reads, including reads in its bodies."""
-    waiting = [node]
-    while waiting:
-        current = waiting.pop()
-        yield from (value for value in current.inputs if value is not None)
-        for attribute in current.attributes.values():
-            if attribute.is_ref():
-                continue
-            graphs = (
-                [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH
-                else attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else ()
-            )  # fmt: skip
-            for graph in graphs:
-                waiting.extend(graph)
-                yield from graph.outputs
