@@ -11,19 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx import model as model_io
 from sardonyx.convert.tflite import translate
 from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, UnsupportedError
-from sardonyx.rewrite.evaluate import ReferenceRunner
-from tests.convert.tflite.tflite_files import File, convolution, quantized
-
-
-def answers(data: bytes, folder: Path, *arrays: Any) -> list[Any]:
-    model = translate(data).model()
-    model_io.save(model, folder / "model.onnx")
-    names = [str(value.name) for value in model.graph.inputs]
-    results = ReferenceRunner(folder / "model.onnx").run(dict(zip(names, arrays, strict=True)))
-    return [results[str(value.name)] for value in model.graph.outputs]
+from tests.convert.tflite.tflite_files import File, answers, convolution, quantized
 
 
 def one_operator(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sardonyx.convert.tflite import schema
+from sardonyx import model as model_io
+from sardonyx.convert.tflite import schema, translate
 from sardonyx.convert.tflite.flatbuffer_writer import flatbuffer
+from sardonyx.rewrite.evaluate import ReferenceRunner
 
 _TYPES = {"float32": "FLOAT32", "int32": "INT32", "int64": "INT64", "int8": "INT8", "uint8": "UINT8", "bool": "BOOL"}
 
@@ -117,3 +120,12 @@ def convolution(rng: np.random.Generator) -> bytes:
     main.operator("CONV_2D", [x, w, b], [y], ("Conv2DOptions", options))
     main.inputs, main.outputs = [x], [y]
     return file.data()
+
+
+def answers(data: bytes, folder: Path, *arrays: Any) -> list[Any]:
+    """Return the answers of the model of a file, by the definitions of its operators."""
+    model = translate(data).model()
+    model_io.save(model, folder / "model.onnx")
+    names = [str(value.name) for value in model.graph.inputs]
+    results = ReferenceRunner(folder / "model.onnx").run(dict(zip(names, arrays, strict=True)))
+    return [results[str(value.name)] for value in model.graph.outputs]

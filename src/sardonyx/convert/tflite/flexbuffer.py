@@ -65,7 +65,7 @@ class _Flexbuffer:
                 if target + size > len(self.data):
                     raise ModelFileError(f"malformed options: {size} bytes at {target}", where=self.where)
                 content = self.data[target : target + size]
-                return content.decode("utf-8", "replace") if kind == 5 else content
+                return content.decode("utf-8", "surrogateescape") if kind == 5 else content
             case 6 | 7 | 8:
                 return self.scalar((_INTEGERS, _UNSIGNED, _FLOATS)[kind - 6], target, width)
             case 9:

@@ -46,7 +46,11 @@ def _read(data: bytes, where: str, options: Options) -> Imported:
         _fix_sizes(model, translation.file.subgraphs[0].inputs, translation.file.subgraphs[0].tensors)
     names = [str(value.name) for value in model.graph.inputs]
     outputs = [str(value.name) for value in model.graph.outputs]
-    run, reason = interpreter(data, names, outputs)
+    run: Callable[[Feeds], Answers] | None = None
+    foreign = translation.operators_of_tensorflow()
+    reason = f"{', '.join(foreign)}: no installed interpreter runs operators of TensorFlow"
+    if not foreign:
+        run, reason = interpreter(data, names, outputs)
     sizes = {
         str(size.value): Size()
         for value in model.graph.inputs

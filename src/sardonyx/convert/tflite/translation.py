@@ -20,6 +20,7 @@ from sardonyx.convert.imported import Outcome
 from sardonyx.convert.tflite.constants import constant_array, data_type
 from sardonyx.convert.tflite.file import OperatorRecord, SubgraphRecord, TensorRecord, TfliteFile
 from sardonyx.convert.tflite.hybrid import rounded
+from sardonyx.convert.tflite.node_definition import attributes
 from sardonyx.errors import InvalidModelError, UnsupportedError
 
 OPSET = 20
@@ -30,7 +31,9 @@ WIDE_OPSET = 21
 
 _WIDE = frozenset(("INT16", "UINT16", "INT4", "UINT4"))
 
-_COMPLEX_OPERATORS = frozenset(("RFFT2D", "COMPLEX_ABS", "REAL", "IMAG", "RESHAPE"))
+_COMPLEX_OPERATORS = frozenset(
+    ("RFFT2D", "COMPLEX_ABS", "REAL", "IMAG", "RESHAPE", "FlexComplex", "FlexRFFT", "FlexFFT", "FlexIFFT")
+)
 """Operators that know that complex numbers are pairs along a last axis."""
 
 QUANTIZED = frozenset(("INT8", "UINT8", "INT16", "UINT16", "INT4", "UINT4", "INT32", "INT64"))
@@ -42,10 +45,16 @@ _NO_DATA = frozenset(("INT32", "INT64"))
 DEEPEST = 16
 """Nesting of subgraphs."""
 
+MOST_OPERATORS = 1 << 17
+"""Operators of a model, with those of subgraphs once for each use: uses of uses would multiply without a limit."""
+
 Translator = Callable[["Call"], ir.Value | Sequence[ir.Value] | None]
 
 OPERATORS: dict[str, Translator] = {}
 """Translation of each builtin operator and known custom operator, by name."""
+
+ALIASES: dict[str, str] = {}
+"""The builtin operator whose translation holds for an operator of TensorFlow, by the latter's name."""
 
 
 def tflite(*names: str) -> Callable[[Translator], Translator]:
@@ -69,17 +78,27 @@ class Translation:
         file: The file.
         names: Names in use.
         results: The result of each operator.
-        domains: Domains of custom operators in use.
+        domains: Versions of the domains in use besides that of ONNX.
         notes: Remarks for the report.
+        handles: Keys of variables and tables by the value that stands for their handle; no node reads such a value.
+        variables: Current values of variables by key.
+        tables: Keys and values of tables by key.
+        count: Operators that were translated, those of subgraphs once for each use.
+        is_initialization: True while the first values of variables are assigned.
     """
 
     def __init__(self, file: TfliteFile) -> None:
         self.file = file
         self.names = Names()
         self.results: list[Result] = []
-        self.domains: set[str] = set()
+        self.domains: dict[str, int] = {}
         self.notes: dict[str, None] = {}
+        self.handles: dict[ir.Value, str] = {}
+        self.variables: dict[str, ir.Value] = {}
+        self.tables: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
         self.depth = 0
+        self.count = 0
+        self.is_initialization = False
 
     def model(self) -> ir.Model:
         """Return the ONNX model.
@@ -100,10 +119,15 @@ class Translation:
             outputs,
             nodes=scope.nodes,
             initializers=list(scope.initializers.values()),
-            opset_imports={"": self._opset(), **dict.fromkeys(sorted(self.domains), 1)},
+            opset_imports={"": self._opset(), **dict(sorted(self.domains.items()))},
             name=record.name,
         )
         return ir.Model(graph, ir_version=10, producer_name="sardonyx", doc_string=self.file.description or None)
+
+    def operators_of_tensorflow(self) -> list[str]:
+        """Return names of operators of TensorFlow in the file (`Flex…`), which the format lacks."""
+        operators = (operator for subgraph in self.file.subgraphs for operator in subgraph.operators)
+        return sorted({item.name for item in operators if item.is_custom and item.name.startswith("Flex")})
 
     def _opset(self) -> int:
         tensors = (tensor for subgraph in self.file.subgraphs for tensor in subgraph.tensors)
@@ -127,9 +151,18 @@ class Translation:
         self.depth -= 1
         return scope.graph(scope.graph_inputs, scope.outputs(), scope.record.name)
 
-    def inline(self, number: int, operands: Sequence[ir.Value | None], outer: Scope, subject: str) -> list[ir.Value]:
+    def inline(
+        self,
+        number: int,
+        operands: Sequence[ir.Value | None],
+        outer: Scope,
+        subject: str,
+        *,
+        is_initialization: bool = False,
+    ) -> list[ir.Value]:
         """Translate subgraph `number` into `outer`, with `operands` as the subgraph's inputs."""
         scope = self._inner(number, subject)
+        self.is_initialization, outer_initialization = is_initialization, self.is_initialization
         if len(operands) != len(scope.record.inputs):
             raise InvalidModelError(
                 f"{len(operands)} operands, expected {len(scope.record.inputs)}", where=f"{self.file.where}: {subject}"
@@ -140,6 +173,7 @@ class Translation:
                 scope.values[index] = operand
         scope.translate()
         self.depth -= 1
+        self.is_initialization = outer_initialization
         return [scope.value(index) for index in scope.record.outputs]
 
     def _inner(self, number: int, subject: str) -> Scope:
@@ -174,6 +208,12 @@ class Scope(GraphBuilder):
     def translate(self) -> None:
         """Translate all operators in order."""
         for number, operator in enumerate(self.record.operators):
+            self.translation.count += 1
+            if self.translation.count > MOST_OPERATORS:
+                raise InvalidModelError(
+                    f"more than {MOST_OPERATORS} operators, with those of subgraphs once for each use",
+                    where=f"{self.translation.file.where}: {self.record.name}",
+                )
             Call(self, operator, number).translate()
 
     def add_input(self, index: int, *, open_sizes: bool = False) -> None:
@@ -189,6 +229,12 @@ class Scope(GraphBuilder):
         value = ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(self.type(tensor)))
         self.graph_inputs.append(value)
         self.values[index] = value
+
+    def handle(self, key: str) -> ir.Value:
+        """Return a value that stands for the handle of a variable or table."""
+        value = ir.Value(name=key)
+        self.translation.handles[value] = key
+        return value
 
     def type(self, tensor: TensorRecord) -> ir.DataType:
         """Return the ONNX element type of a tensor."""
@@ -313,6 +359,7 @@ class Call:
     Attributes:
         scope: The subgraph.
         record: The operator.
+        name: Name of the builtin or custom operator; of an operator of TensorFlow the builtin one that is equal.
         options: Record of options.
         where: Name of the operator for errors.
     """
@@ -320,18 +367,21 @@ class Call:
     def __init__(self, scope: Scope, record: OperatorRecord, number: int) -> None:
         self.scope = scope
         self.record = record
-        self.options = record.options
+        self.name = ALIASES.get(record.name, record.name) if record.is_custom else record.name
         self.number = number
         output = scope.record.tensors[record.outputs[0]].name if record.outputs else ""
         self.where = f"{scope.translation.file.where}: {record.name} '{output or number}'"
+        self.options = record.options
+        if record.is_custom and record.name.startswith("Flex") and self.name in OPERATORS:
+            self.options = attributes(record.custom_options, self.where)
 
     def translate(self) -> None:
         """Add the nodes of the operator, and define its outputs."""
-        translator = OPERATORS.get(self.record.name)
+        translator = OPERATORS.get(self.name)
         outcome: Outcome = "converted"
         results: ir.Value | Sequence[ir.Value] | None
         indices = [index for index in (*self.record.inputs, *self.record.outputs) if index >= 0]
-        if self.record.name not in _COMPLEX_OPERATORS and any(
+        if self.name not in _COMPLEX_OPERATORS and any(
             self.scope.record.tensors[index].type.startswith("COMPLEX") for index in indices
         ):
             raise self.unsupported("the operator has no translation for complex numbers")
@@ -353,7 +403,7 @@ class Call:
     def _opaque(self) -> list[ir.Value]:
         """Return the outputs of a node of domain ``tflite``; sessions run it once the operator is registered."""
         translation = self.scope.translation
-        translation.domains.add("tflite")
+        translation.domains["tflite"] = 1
         translation.notes[
             f"{self.where}: custom operator left as a node of domain 'tflite'; register it with @sardonyx.operator"
         ] = None
@@ -490,7 +540,7 @@ class Call:
             return value
         scales = self.tensor(w).quantization
         assert scales is not None
-        asymmetric = len(scales.scale) > 1 or self.tensor(w).shape[0 if self.record.name == "CONV_2D" else 3] == 1
+        asymmetric = len(scales.scale) > 1 or self.tensor(w).shape[0 if self.name == "CONV_2D" else 3] == 1
         return rounded(self.scope, value, range(1, self.rank(x)), asymmetric=asymmetric)
 
     def hybrid_rows(self, value: ir.Value, x: int, w: int) -> ir.Value:

@@ -8,7 +8,22 @@ from sardonyx.convert.tflite.operators import (
     movement,
     recurrent,
     reductions,
+    resources,
+    tensor_lists,
+    tensorflow,
     windows,
 )
 
-__all__ = ["control", "detection", "elementwise", "matrix", "movement", "recurrent", "reductions", "windows"]
+__all__ = [
+    "control",
+    "detection",
+    "elementwise",
+    "matrix",
+    "movement",
+    "recurrent",
+    "reductions",
+    "resources",
+    "tensor_lists",
+    "tensorflow",
+    "windows",
+]

@@ -23,47 +23,109 @@ def _define(c: Call, values: list[ir.Value]) -> None:
 
 @tflite("IF")
 def if_(c: Call) -> None:
-    """Translate a choice between two subgraphs of the same inputs."""
+    """Translate a choice between two subgraphs of the same inputs; variables that a branch assigns are results."""
     translation = c.scope.translation
     operands = _stored(c, 1)
-    branches: dict[str, Any] = {}
+    before = dict(translation.variables)
+    branches: dict[str, Scope] = {}
+    results: dict[str, list[ir.Value]] = {}
+    states: dict[str, dict[str, ir.Value]] = {}
     for name, option in (("then_branch", "then_subgraph_index"), ("else_branch", "else_subgraph_index")):
-        scope = Scope(translation, translation.file.subgraphs[0], {})
-        values = translation.inline(int(c.option(option)), operands, scope, c.where)
-        outputs = [scope.node("Identity", value) for value in values]
-        branches[name] = scope.graph([], outputs, name)
+        translation.variables = dict(before)
+        scope = branches[name] = Scope(translation, translation.file.subgraphs[0], {})
+        results[name] = translation.inline(int(c.option(option)), operands, scope, c.where)
+        states[name] = translation.variables
+    assigned = _assigned(c, before, *states.values())
+    graphs: dict[str, Any] = {}
+    for name, scope in branches.items():
+        values = [*results[name], *(states[name][key] for key in assigned)]
+        graphs[name] = scope.graph([], [scope.node("Identity", value) for value in values], name)
     condition = c.stored(0)
     if c.rank(0):
         condition = c.node("Squeeze", condition)
-    _define(c, c.nodes("If", len(c.record.outputs), condition, **branches))
+    outputs = c.nodes("If", len(c.record.outputs) + len(assigned), condition, **graphs)
+    translation.variables = before | dict(zip(assigned, outputs[len(c.record.outputs) :], strict=True))
+    _define(c, outputs)
+
+
+def _assigned(c: Call, before: dict[str, ir.Value], *after: dict[str, ir.Value]) -> list[str]:
+    """Return keys of variables of which a body leaves another value."""
+    keys = dict.fromkeys(key for states in after for key, value in states.items() if value is not before.get(key))
+    for key in keys:
+        if key not in before:
+            raise c.unsupported(f"variable '{key}' has no value before the branch or loop that assigns it")
+    return list(keys)
 
 
 @tflite("WHILE", "STABLEHLO_WHILE")
 def while_(c: Call) -> None:
-    """Translate a loop while a subgraph holds; the condition is computed ahead of it and after the body."""
+    """Translate a loop while a subgraph holds; the condition is computed ahead of it and after the body.
+
+    Handles remain what they are, and variables that the loop assigns are further states of it.
+    """
     translation, operands = c.scope.translation, _stored(c)
-    condition, body = int(c.option("cond_subgraph_index")), int(c.option("body_subgraph_index"))
-    (first,) = translation.inline(condition, operands, c.scope, c.where)[:1]
+    assigned = _assigned_by_loop(c, operands) if translation.variables else []
+    (first,) = translation.inline(int(c.option("cond_subgraph_index")), operands, c.scope, c.where)[:1]
+    before = dict(translation.variables)
     scope = Scope(translation, translation.file.subgraphs[0], {})
     names = translation.names
     iteration = ir.Value(name=names.fresh("iteration"), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64))
     going = ir.Value(name=names.fresh("going"), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL))
-    states = []
-    for number in range(len(operands)):
-        tensor = c.tensor(number)
-        state = ir.Value(name=names.fresh(tensor.name or "state"), type=ir.TensorType(c.scope.type(tensor)))
-        states.append(state)
-    results = translation.inline(body, states, scope, c.where)
+    states = [_state(c, number, operand) for number, operand in enumerate(operands)]
+    translation.variables |= {key: ir.Value(name=names.fresh(key)) for key in assigned}
+    inner = [translation.variables[key] for key in assigned]
+    results, again = _iteration(c, states, scope)
+    for operand, result in zip(operands, results, strict=True):
+        if operand in translation.handles and result is not operand:
+            raise c.unsupported("a loop that exchanges handles of variables")
+    numbers = [number for number, operand in enumerate(operands) if operand not in translation.handles]
+    values = [*(results[number] for number in numbers), *(translation.variables[key] for key in assigned)]
+    outputs = [
+        scope.node("Identity", value) for value in [scope.node("Reshape", again, scope.constant([], np.int64)), *values]
+    ]
+    graph = scope.graph([iteration, going, *(states[number] for number in numbers), *inner], outputs, "body")
+    first = c.node("Reshape", first, c.constant([], np.int64))
+    initial = [*(operands[number] for number in numbers), *(before[key] for key in assigned)]
+    last = c.nodes("Loop", len(initial), None, first, *initial, body=graph)
+    translation.variables = before | dict(zip(assigned, last[len(numbers) :], strict=True))
+    final = list(operands)
+    for number, value in zip(numbers, last, strict=False):
+        final[number] = value
+        value.type = states[number].type
+    _define(c, final)
+
+
+def _state(c: Call, number: int, operand: ir.Value) -> ir.Value:
+    """Return the value of a state within a loop."""
+    translation, tensor = c.scope.translation, c.tensor(number)
+    if operand in translation.handles:
+        return operand
+    # The type of a list is that of its elements, which the file does not state.
+    kind = operand.type if tensor.type == "VARIANT" else ir.TensorType(c.scope.type(tensor))
+    return ir.Value(name=translation.names.fresh(tensor.name or "state"), type=kind)
+
+
+def _iteration(c: Call, states: list[ir.Value], scope: Scope) -> tuple[list[ir.Value], ir.Value]:
+    """Return the states after one iteration, and the condition of the next one."""
+    translation = c.scope.translation
+    results = translation.inline(int(c.option("body_subgraph_index")), states, scope, c.where)
     if len(results) != len(states):
         raise c.invalid(f"the body has {len(results)} results, expected {len(states)}")
-    (again,) = translation.inline(condition, results, scope, c.where)[:1]
-    outputs = [
-        scope.node("Identity", value)
-        for value in [scope.node("Reshape", again, scope.constant([], np.int64)), *results]
-    ]
-    graph = scope.graph([iteration, going, *states], outputs, "body")
-    first = c.node("Reshape", first, c.constant([], np.int64))
-    _define(c, c.nodes("Loop", len(operands), None, first, *operands, body=graph))
+    (again,) = translation.inline(int(c.option("cond_subgraph_index")), results, scope, c.where)[:1]
+    return results, again
+
+
+def _assigned_by_loop(c: Call, operands: list[ir.Value]) -> list[str]:
+    """Return keys of variables that a loop assigns, by a translation of one iteration that is dropped."""
+    translation = c.scope.translation
+    before, count = dict(translation.variables), len(translation.results)
+    scope = Scope(translation, translation.file.subgraphs[0], {})
+    states = [_state(c, number, operand) for number, operand in enumerate(operands)]
+    _iteration(c, states, scope)
+    assigned = _assigned(c, before, translation.variables)
+    translation.variables = before
+    del translation.results[count:]
+    return assigned
 
 
 @tflite("CALL")

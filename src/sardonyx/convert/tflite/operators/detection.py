@@ -29,7 +29,7 @@ def _scalar(c: Call, value: ir.Value) -> ir.Value:
 @tflite("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5")
 def non_max_suppression(c: Call) -> list[ir.Value]:
     """Translate suppression over boxes [n, 4]: positions (and scores) of the rest, number."""
-    soft = c.record.name.endswith("5")
+    soft = c.name.endswith("5")
     if soft and any(c.array(5) is None or float(value) for value in np.asarray(c.array(5)).reshape(-1)):
         raise c.unsupported("suppression that lowers scores (soft_nms_sigma other than 0)")
     boxes = c.node("Unsqueeze", c.input(0), axes_constant(c, [0]))

@@ -227,7 +227,7 @@ def right_shift(c: Call) -> ir.Value:
 def select(c: Call) -> ir.Value:
     """Translate the choice between two tensors; a condition of SELECT may be over the first axis alone."""
     condition = c.input(0)
-    if c.record.name == "SELECT" and c.rank(0) == 1 < c.rank(1):
+    if c.name == "SELECT" and c.rank(0) == 1 < c.rank(1):
         axes = list(range(1, c.rank(1)))
         condition = c.node("Unsqueeze", condition, c.constant(axes, np.int64))
     return c.node("Where", condition, c.input(1), c.input(2))

@@ -117,4 +117,4 @@ def complex_abs(c: Call) -> ir.Value:
 @tflite("REAL", "IMAG")
 def real(c: Call) -> ir.Value:
     """Translate a part of complex numbers."""
-    return c.node("Gather", c.input(0), c.constant(int(c.record.name == "IMAG"), np.int64), axis=-1)
+    return c.node("Gather", c.input(0), c.constant(int(c.name == "IMAG"), np.int64), axis=-1)

@@ -36,7 +36,7 @@ def reshape(c: Call) -> ir.Value:
         if array is None:
             return c.node("Reshape", c.input(0), c.node("Reshape", c.int64(1), axes_constant(c, [-1])), allowzero=1)
         sizes = [int(n) for n in array.reshape(-1)]
-    elif c.record.name == "RESHAPE" and len(c.option("new_shape", ())):
+    elif c.name == "RESHAPE" and len(c.option("new_shape", ())):
         sizes = [int(n) for n in c.option("new_shape")]
     else:
         sizes = list(c.output().signature)
@@ -311,7 +311,7 @@ def sparse_to_dense(c: Call) -> ir.Value:
 def dynamic_update_slice(c: Call) -> ir.Value:
     """Translate replacement of a block: tensor, block, starts, which are clamped so that the block fits."""
     rank = c.rank(0)
-    if c.record.name.startswith("STABLEHLO"):
+    if c.name.startswith("STABLEHLO"):
         parts = [c.node("Reshape", c.int64(2 + i), axes_constant(c, [1])) for i in range(rank)]
         starts = c.node("Concat", *parts, axis=0)
     else:

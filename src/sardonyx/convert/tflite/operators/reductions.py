@@ -43,7 +43,7 @@ OPERATORS.update({name: _reduction(operator) for name, operator in REDUCTIONS.it
 @tflite("REDUCE_ANY", "REDUCE_ALL")
 def reduce_any(c: Call) -> ir.Value:
     """Translate a reduction of truth values."""
-    operator = "ReduceMax" if c.record.name == "REDUCE_ANY" else "ReduceMin"
+    operator = "ReduceMax" if c.name == "REDUCE_ANY" else "ReduceMin"
     axes = axes_constant(c, c.integers(1, "the axes"))
     numbers = c.cast(c.input(0), ir.DataType.INT32)
     return c.cast(c.node(operator, numbers, axes, keepdims=int(bool(c.option("keep_dims")))), ir.DataType.BOOL)
@@ -53,7 +53,7 @@ def reduce_any(c: Call) -> ir.Value:
 def arg_max(c: Call) -> ir.Value:
     """Translate the first position of an extreme."""
     axis = axis_of(c, c.integers(1, "the axis")[0], c.rank(0))
-    operator = "ArgMax" if c.record.name == "ARG_MAX" else "ArgMin"
+    operator = "ArgMax" if c.name == "ARG_MAX" else "ArgMin"
     value = c.input(0)
     if c.tensor(0).type == "BOOL":
         value = c.cast(value, ir.DataType.INT32)
@@ -99,13 +99,13 @@ SEGMENTS = {"SUM": ("add", 0.0), "PROD": ("mul", 1.0), "MAX": ("max", None), "MI
 )
 def segments(c: Call) -> ir.Value:
     """Translate a reduction of rows by the number of their segment; negative numbers are left out."""
-    reduction, empty = SEGMENTS[c.record.name.rsplit("_", 1)[-1]]
+    reduction, empty = SEGMENTS[c.name.rsplit("_", 1)[-1]]
     dtype = c.output_type().numpy()
     if empty is None:
         limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
         empty = float(limits.min if reduction == "max" else limits.max)
     ids, rows = c.int64(1), c.rank(1)
-    if c.record.name == "SEGMENT_SUM":
+    if c.name == "SEGMENT_SUM":
         last = c.node("ReduceMax", ids, keepdims=0)
         count = c.node("Unsqueeze", c.node("Add", last, c.constant(1, np.int64)), axes_constant(c, [0]))
     else:
