@@ -12,12 +12,13 @@ to a target of ``convert-to`` and proves that. ``onnx-files`` are the public mod
 ``torch-difficult`` programs on storage and on data, ``transformers-towers`` further families and parts of models of
 several towers.
 
-``jax`` are programs of JAX and networks of Flax, ``tabular`` are estimators and ``pipelines`` those with other
-options; ``geometric`` are layers of torch-geometric, ``diffusion`` networks of diffusers, ``torchaudio`` networks,
-transforms and filters; ``checkpoints`` are folders with ``config.json`` and safetensors, and ``tflite`` the files of
-the folder that ``SARDONYX_TFLITE`` names. Sources are the modules of ``convert_sources``. The cases of a source run
-one after another in a process of its own; a case that exceeds the limit ends the process, and a new one continues.
-Results are JSON lines; cases that the file holds are not run again.
+``jax`` are programs of JAX and networks of Flax, ``jax-programs`` further ones and networks of equinox, haiku and
+linen, ``tabular`` are estimators and ``pipelines`` those with other options; ``geometric`` are layers of
+torch-geometric, ``diffusion`` networks of diffusers, ``torchaudio`` networks, transforms and filters; ``checkpoints``
+are folders with ``config.json`` and safetensors, ``tflite`` the files of the folder that ``SARDONYX_TFLITE`` names, and
+``tflite-programs`` files that an installed TensorFlow writes there. Sources are the modules of ``convert_sources``. The
+cases of a source run one after another in a process of its own; a case that exceeds the limit ends the process, and a
+new one continues. Results are JSON lines; cases that the file holds are not run again.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
 
     def converted() -> dict[str, Any]:
         options: dict[str, Any] = {"exporter": way, "simplify": way == "sardonyx"}
-        options |= {"framework": "jax"} if source == "jax" else {}
+        options |= {"framework": "jax"} if source.startswith("jax") else {}
         try:
             result = sardonyx.convert(module, inputs or None, **options)
         except sardonyx.errors.ConversionError as error:
@@ -214,6 +215,8 @@ class Worker:
             return None
         ready, _, _ = select.select([self._process.stdout], [], [], limit)
         line = self._process.stdout.readline() if ready else ""
+        if ready and not line:
+            self._process.wait()  # The process ended: `close` tells a crash from the end of the time by its code.
         return json.loads(line) if line else None
 
     def close(self) -> int | None:
