@@ -258,6 +258,23 @@ def until(true: Callable[[], bool]) -> bool:
     return true()
 
 
+def test_a_model_from_the_store_is_reloaded_though_its_file_is_replaced(tmp_path: Path) -> None:
+    """A session of a stored program has not read its file: the earlier model is gone, and cannot be restored."""
+    path = tmp_path / "net.onnx"
+    onnx.save(net(), path)
+    Session(path, compile="wait")
+    session = Session(path, compile="wait")
+    replace(path, parsed("other (float[N, 4] x) => (float[N, 4] y) { y = Neg(x) }").SerializeToString())
+    session.reload(path)
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], -X)
+    with pytest.raises(EditError, match="no longer in memory"):
+        session.undo()
+    session.insert_after("y", "Neg")
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], X)
+    session.undo()
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], -X)
+
+
 def test_a_file_that_is_replaced_is_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(net(), path)

@@ -13,7 +13,7 @@ from sardonyx.base import background_threads
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.recycled_arrays import release_all
 from sardonyx.base.thread_priority import run_after_calls
-from sardonyx.errors import EditError, UnsupportedError
+from sardonyx.errors import EditError, SardonyxError, UnsupportedError
 from sardonyx.runtime.editing.history import Commit, History
 from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.options import SessionOptions
@@ -139,9 +139,10 @@ class LiveModel:
             when = "wait" if self.options.compiles else self.options.compile
             options = dataclasses.replace(self.options, compile=when)
             version = run_after_calls(lambda: ModelVersion(loadable, options))
-            before = self._put(version)
+            after = _model_of(version)
+            before = _earlier_model_of(self._put(version))
             name = os.fspath(loadable) if isinstance(loadable, (str, os.PathLike)) else type(loadable).__name__
-            self.history.add(_model_of(before), _model_of(version), (f"reload {name}",))
+            self.history.add(before, after, (f"reload {name}",))
         finally:
             self.end()
 
@@ -298,4 +299,15 @@ def _model_of(version: ModelVersion) -> ir.Model | None:
     try:
         return version.model
     except UnsupportedError:  # A compiled file holds no model.
+        return None
+
+
+def _earlier_model_of(version: ModelVersion) -> ir.Model | None:
+    """Return the model of a version; None if it cannot be read any more.
+
+    A version from the store has not read its file, which the file of the next version may have replaced.
+    """
+    try:
+        return _model_of(version)
+    except SardonyxError:
         return None
