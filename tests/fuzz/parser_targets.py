@@ -222,8 +222,9 @@ class Targets:
         self._add("http1", lambda data: converse("http", data), *http)
         self._add("http2", lambda data: converse("grpc", data), *grpc_seeds())
         self._add("hpack", self._header_block, *(seed[24:] for seed in grpc_seeds()[:1]), header_block(
-            ((":method", "POST"), (":path", "/inference.GRPCInferenceService/ModelInfer"), ("te", "trailers"),
-             ("grpc-timeout", "5S"), ("authorization", "Bearer x"), ("traceparent", "00-" + "1" * 32 + "-" + "2" * 16)),
+            ((":method", "POST"), (":scheme", "http"), (":path", "/inference.GRPCInferenceService/ModelInfer"),
+             ("te", "trailers"), ("grpc-timeout", "5S"), ("authorization", "Bearer x"),
+             ("traceparent", "00-" + "1" * 32 + "-" + "2" * 16)),
         ))  # fmt: skip
 
         def message(data: bytes) -> object:

@@ -52,6 +52,9 @@ class Transport:
         for part in parts:
             self.sent += part
 
+    def can_write_eof(self) -> bool:
+        return False  # As with TLS.
+
     def get_extra_info(self, name: str) -> Any:
         return ("127.0.0.1", 1)
 
@@ -142,9 +145,9 @@ def http_seeds() -> list[bytes]:
         path + length + b"Content-Length: %d\r\n\r\n" % len(binary) + binary,
         path + b"Transfer-Encoding: chunked\r\n\r\n" + chunks,
         b"GET /v2/models/net HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\n\r\nGET /v2 HTTP/1.1\r\n\r\n",
-        b"POST /v2/models/net/edit HTTP/1.1\r\nContent-Length: 40\r\n\r\n"
+        b"POST /v2/models/net/edit HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\n\r\n"
         + b'[{"verb": "add_output", "tensor": "nil"}]'[:40],
-        b"POST /v2/models/net/generate HTTP/1.1\r\nContent-Length: 17\r\n\r\n" + b'{"x": [1,2,3,4]} ',
+        b"POST /v2/models/net/generate HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n" + b'{"x": [1,2,3,4]} ',
     ]
 
 

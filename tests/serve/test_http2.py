@@ -210,11 +210,49 @@ def test_a_call_of_another_protocol_has_a_status_of_http(
     server: Server, fields: tuple[str, str], status: bytes
 ) -> None:
     path = "/inference.GRPCInferenceService/ModelInfer"
-    names = {":method": "POST", ":path": path, "content-type": "application/grpc"}
+    names = {":method": "POST", ":scheme": "http", ":path": path, "content-type": "application/grpc"}
     block = header_block(list((names | dict([fields])).items()))
     call = frame(frames.HEADERS, OPEN, 3, CALL) + frame(frames.DATA, frames.END_STREAM, 3, request())
     received = send(server, BEGIN + frame(frames.HEADERS, OPEN, 1, block) + call, b"grpc-status")
     assert b":status\x03" + status in received
+
+
+PATH = (":path", "/inference.GRPCInferenceService/ModelInfer")
+FIELDS = [(":method", "POST"), (":scheme", "http"), PATH, ("content-type", "application/grpc"), ("te", "trailers")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [*FIELDS, PATH], [PATH, *FIELDS], [*FIELDS[:3], (":status", "200"), *FIELDS[3:]],
+        [*FIELDS[:3], (":method", "POST"), *FIELDS[3:]], FIELDS[1:], [FIELDS[0], *FIELDS[2:]],
+        [*FIELDS, ("connection", "close")], [*FIELDS, ("transfer-encoding", "chunked")], [*FIELDS[:-1], ("te", "gzip")],
+        [*FIELDS, ("X-Name", "a")], [*FIELDS, ("", "a")], [*FIELDS, ("a b", "a")], [*FIELDS, ("a", "b\r\nc: d")],
+        [*FIELDS, ("a", "b\0")], [*FIELDS, ("authorization", "Bearer a"), ("authorization", "Bearer b")],
+        [*FIELDS, ("grpc-timeout", "1S"), ("grpc-timeout", "2S")],
+    ],
+    ids=lambda fields: str(fields[-1])[:30],
+)  # fmt: skip
+def test_fields_that_a_proxy_may_read_otherwise_are_refused(server: Server, fields: list[tuple[str, str]]) -> None:
+    bad = frame(frames.HEADERS, OPEN, 1, header_block(fields)) + frame(frames.DATA, frames.END_STREAM, 1, request())
+    call = frame(frames.HEADERS, OPEN, 3, CALL) + frame(frames.DATA, frames.END_STREAM, 3, request())
+    received = send(server, BEGIN + bad + call, b"grpc-status")
+    assert frame(frames.RST_STREAM, 0, 1, struct.pack(">I", frames.PROTOCOL_ERROR)) in received
+    assert received.count(b"grpc-status\x010") == 1
+
+
+def test_many_header_fields_end_the_connection(server: Server) -> None:
+    fields = [*FIELDS, *((f"x-{number}", "a") for number in range(100))]
+    assert is_ended(
+        send(server, BEGIN + frame(frames.HEADERS, OPEN, 1, header_block(fields))), frames.ENHANCE_YOUR_CALM
+    )
+
+
+@pytest.mark.parametrize("text", ["", "S", "1", "abc", "-1S", "1s", "123456789S", "1 S", "\u0663S"])
+def test_a_malformed_time_limit_is_refused(server: Server, text: str) -> None:
+    head = frame(frames.HEADERS, OPEN, 1, header_block([*FIELDS, ("grpc-timeout", text)]))
+    received = send(server, BEGIN + head + frame(frames.DATA, frames.END_STREAM, 1, request()), b"grpc-message")
+    assert b"grpc-status\x013" in received
 
 
 def test_a_stream_accepts_few_messages_whose_answers_are_not_read(server: Server) -> None:

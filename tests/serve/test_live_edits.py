@@ -73,6 +73,17 @@ def test_weights_edits_and_undo_name_their_revision(editable: Server) -> None:
     assert answer["parameters"]["sardonyx_revision"] == editable.revision("net") == 4
 
 
+def test_weights_are_read_though_curl_calls_any_file_a_form(editable: Server) -> None:
+    client = Client(editable)
+    safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed (extra: serve)")
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    weights = {"inputs": [tensor("a", "FP32", [2], [7, 7])]}
+    assert client.post("/v2/models/net/weights", weights, **form).json() == {"revision": 1, "weights": 1}
+    body = safetensors.save({"b": np.full(2, 3, np.float32)})
+    assert client.post("/v2/models/net/weights", body, **form).json() == {"revision": 2, "weights": 1}
+    assert values(client) == [7, 3]
+
+
 def test_nodes_weights_and_models_are_added_over_the_wire(editable: Server) -> None:
     client = Client(editable)
     head = onnx.parser.parse_model(

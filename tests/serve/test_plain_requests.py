@@ -127,7 +127,7 @@ def test_answers_equal_those_of_the_general_path(machines: tuple[Machine, Machin
 def plain(machine: Machine, clients: int, rows: int = 1) -> tuple[list[Client], bytes]:
     """Return connections after one answer, so that their next request is plain, and the request."""
     body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 4], "data": [1.0] * 4 * rows}]})
-    request = f"POST /v2/models/net/infer HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    request = f"POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
     connected = [Client(machine, "http", True) for _ in range(clients)]
     run(machine, connected, [(index, request, 0) for index in range(clients)])
     return connected, request
@@ -161,7 +161,9 @@ def test_rows_of_a_batch_belong_to_their_requests_after_a_removal(machine: Machi
     requests = []
     for index in range(4):
         body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [index + 0.5] * 4}]})
-        requests.append(f"POST /v2/models/net/infer HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        requests.append(
+            f"POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
 
     async def work() -> None:
         for client, request in zip(clients, requests, strict=True):
@@ -178,7 +180,8 @@ def test_rows_of_a_batch_belong_to_their_requests_after_a_removal(machine: Machi
 
 def test_requests_that_wait_are_answered_by_the_revision_of_their_run(machine: Machine) -> None:
     body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 1.0]}]})
-    request = f"POST /v2/models/weighted/infer HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    head = f"POST /v2/models/weighted/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    request = (head + body).encode()
     client = Client(machine, "http", True)
     session = machine.service.host.get("weighted").model.session
     for value in range(6):
@@ -210,7 +213,7 @@ def sized_request(wire: str, number: int, size: int) -> bytes:
         call.inputs.add(name="x", datatype="FP32", shape=row.shape)
         call.raw_input_contents.append(row.tobytes())
         data = call.SerializeToString()
-        fields = ((":method", "POST"), (":path", "/inference.GRPCInferenceService/ModelInfer"),
+        fields = ((":method", "POST"), (":scheme", "http"), (":path", "/inference.GRPCInferenceService/ModelInfer"),
                   ("content-type", "application/grpc"))  # fmt: skip
         text = frame(frames.HEADERS, frames.END_HEADERS, number, header_block(fields))
         return text + frame(frames.DATA, frames.END_STREAM, number, struct.pack(">BI", 0, len(data)) + data)
@@ -219,7 +222,8 @@ def sized_request(wire: str, number: int, size: int) -> bytes:
     head = json.dumps({"inputs": [part]}).encode()
     body = head + (b"" if wire == "json" else row.tobytes())
     length = "" if wire == "json" else f"Inference-Header-Content-Length: {len(head)}\r\n"
-    return f"POST /v2/models/doubled/infer HTTP/1.1\r\n{length}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    fields = f"Host: x\r\n{length}Content-Length: {len(body)}\r\n\r\n"
+    return f"POST /v2/models/doubled/infer HTTP/1.1\r\n{fields}".encode() + body
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -261,7 +265,7 @@ def test_a_plain_request_is_answered_before_requests_that_follow_on_its_connecti
 
     async def work() -> None:
         client.connection.data_received(request)
-        client.connection.data_received(b"GET /v2/health/live HTTP/1.1\r\n\r\n")
+        client.connection.data_received(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         await machine.settle()
 
     machine.loop.run_until_complete(work())
@@ -283,7 +287,8 @@ def test_flow_control_holds_for_answers_to_plain_calls() -> None:
         call.inputs.add(name="x", datatype="FP32", shape=[64, 4])
         call.raw_input_contents.append(np.ones((64, 4), np.float32).tobytes())
         data = call.SerializeToString()
-        block = header_block(((":method", "POST"), (":path", "/inference.GRPCInferenceService/ModelInfer"),
+        block = header_block(((":method", "POST"), (":scheme", "http"),
+                              (":path", "/inference.GRPCInferenceService/ModelInfer"),
                               ("content-type", "application/grpc")))  # fmt: skip
         streams: dict[int, int] = {}
         for number in range(1, 401, 2):

@@ -179,7 +179,7 @@ def test_a_client_that_goes_cancels_its_request() -> None:
         head = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": shape,
                                        "parameters": {"binary_data_size": len(data)}}]}).encode()  # fmt: skip
         fields = b"Inference-Header-Content-Length: %d\r\nContent-Length: %d" % (len(head), len(head) + len(data))
-        request = b"POST /v2/models/slow/infer HTTP/1.1\r\n" + fields + b"\r\n\r\n" + head + data
+        request = b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\n" + head + data
         clients = [socket.create_connection((host, int(port)), timeout=20) for _ in range(8)]
         for client in clients:
             client.sendall(request)

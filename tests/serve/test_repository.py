@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
 pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
 
-from sardonyx.errors import ModelFileError, SardonyxError
+from sardonyx.errors import ModelFileError, RequestError, SardonyxError
 from sardonyx.runtime.compiled.program_cache import ModelSource
 from sardonyx.runtime.snapshot import Snapshot
 from sardonyx.serve import Limits, Server
@@ -93,7 +93,7 @@ def test_links_that_lead_out_are_refused(root: Path, tmp_path_factory: pytest.Te
             model_files(root, name)
 
 
-@pytest.mark.parametrize("kind", ["outside", "pipe", "device", "circle", "long"])
+@pytest.mark.parametrize("kind", ["outside", "hard link", "pipe", "device", "circle", "long"])
 @pytest.mark.parametrize("name", ["config.pbtxt", "labels.txt", "initial_state/zero", "model-settings.json"])
 def test_files_beside_a_model_are_regular_files_of_the_repository(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str, kind: str
@@ -124,6 +124,8 @@ def test_files_beside_a_model_are_regular_files_of_the_repository(
     match kind:
         case "outside":
             path.symlink_to(secret)
+        case "hard link":
+            path.hardlink_to(secret)
         case "pipe":
             os.mkfifo(path)
         case "device":
@@ -135,6 +137,27 @@ def test_files_beside_a_model_are_regular_files_of_the_repository(
             os.truncate(path, (1 << 30) + 1)
     with pytest.raises(SardonyxError):
         Repository(tmp_path, Limits(), LoadOptions(threads=1)).load("m")
+
+
+def test_a_pipe_in_place_of_a_model_is_no_model(tmp_path: Path) -> None:
+    """Opening a pipe would wait for a writer, and the server with it."""
+    save("net", tmp_path / "net.onnx")
+    os.mkfifo(tmp_path / "pipe.onnx")
+    (tmp_path / "folder" / "1").mkdir(parents=True)
+    os.mkfifo(tmp_path / "folder" / "1" / "model.onnx")
+    repository = Repository(tmp_path, Limits(), LoadOptions(threads=1))
+    assert repository.names() == ["net"]
+    with pytest.raises(RequestError, match="no such model"):
+        repository.load("pipe")
+
+
+def test_reasons_name_files_by_their_path_in_the_repository(tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    repository = Repository(tmp_path, Limits(), LoadOptions(threads=1))
+    with pytest.raises(SardonyxError):
+        repository.load("broken")
+    (entry,) = repository.index()
+    assert entry.reason.startswith("broken.onnx: ") and str(tmp_path) not in entry.reason
 
 
 @pytest.mark.parametrize(

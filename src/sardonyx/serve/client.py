@@ -7,6 +7,7 @@ import json
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,8 +50,8 @@ class Client:
         retries: Number of repetitions of requests that the server has refused to compute.
 
     Example:
-        >>> client = Client("http://127.0.0.1:8000")
-        >>> client.infer("net", {"x": x}).outputs["y"]
+        >>> with Client("http://127.0.0.1:8000") as client:
+        ...     client.infer("net", {"x": x}).outputs["y"]
     """
 
     def __init__(
@@ -74,6 +75,21 @@ class Client:
         self._tls = tls
         self._retries = retries
         self._own = threading.local()
+        self._open: weakref.WeakSet[http.client.HTTPConnection] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections of all threads; a later request opens another one."""
+        with self._lock:
+            connections = list(self._open)
+        for connection in connections:
+            connection.close()
 
     def infer(
         self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] = (), version: str = "", **parameters: Any
@@ -171,9 +187,12 @@ class Client:
         return RequestError(_message(data), kind=kind), float(after) if after.isdecimal() else None
 
     def _connect(self) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
         if self._is_tls:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
-        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
+        with self._lock:
+            self._open.add(connection)
+        return connection
 
 
 def _shown(url: str) -> str:

@@ -27,7 +27,7 @@ from sardonyx.serve.observation.traces import Traces
 from sardonyx.serve.operations.free_memory import FreeMemory
 from sardonyx.serve.operations.service import ControlMode, Service, ServiceOptions
 from sardonyx.serve.protocol.limits import MODEL_NAME, Limits
-from sardonyx.serve.security.tls import Tls, require_protection
+from sardonyx.serve.security.tls import Tls, is_loopback, require_protection
 from sardonyx.serve.security.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -127,6 +127,12 @@ class ServerOptions:
         for text in (self.http, self.grpc):
             if text is not None and (address := Address.parse(text)).host:
                 require_protection(address.host, protected, self.insecure)
+
+    @property
+    def requires_local_name(self) -> bool:
+        """True if the programs of this machine are trusted, of which a browser is one."""
+        is_open = self.insecure or self.tls is not None or self.http is None
+        return not is_open and is_loopback(Address.parse(self.http or "").host)
 
     @property
     def service(self) -> ServiceOptions:
@@ -336,7 +342,7 @@ class Server:
         """
         options = self.options
         service = await self._open_service(loop)
-        application = Application(service, options.tokens)
+        application = Application(service, options.tokens, options.requires_local_name)
         connections = self._connections = Connections(application, options.limits, options.access_log)
         if options.http is not None:
             await self._listen(Address.parse(options.http), loop, connections)

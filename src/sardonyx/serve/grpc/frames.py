@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,6 +26,14 @@ _REMEMBERED_BYTES = 64 << 10
 
 _FIELD_BYTES = 128
 """Bytes of the objects of a field."""
+
+REQUIRED = frozenset((":method", ":scheme", ":path"))
+"""Fields of every request."""
+
+_PSEUDO = REQUIRED | {":authority"}
+_FORBIDDEN = frozenset(("connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"))
+_ONCE = (*_PSEUDO, "authorization", "content-type", "grpc-encoding", "grpc-timeout")
+_CONTROL = re.compile(r"[\0\r\n]")
 
 
 class Http2Error(Exception):
@@ -105,13 +114,32 @@ def unary_answer(pieces: Sequence[bytes], size: int) -> bytes:
 
 
 class HeaderFields(dict[str, str]):
-    """The fields of a header block.
+    """The fields of a header block; a repeated field has its last value.
 
     Attributes:
         is_plain: True once a call with these fields was answered that a template could have read.
+        is_malformed: True if HTTP/2 forbids the fields, so that a proxy could have read others than this server.
     """
 
     is_plain = False
+    is_malformed = False
+
+    @classmethod
+    def of(cls, fields: Sequence[tuple[str, str]]) -> HeaderFields:
+        """Return the fields of a block."""
+        headers = cls(fields)
+        names = [name for name, _ in fields]
+        regular = [name for name in names if not name.startswith(":")]
+        headers.is_malformed = (
+            not _PSEUDO.issuperset(names[: len(names) - len(regular)])
+            or any(name.startswith(":") for name in names[len(names) - len(regular) :])
+            or not _FORBIDDEN.isdisjoint(regular)
+            or headers.get("te", "trailers") != "trailers"
+            or any(not name or name != name.lower() or not name.isprintable() or " " in name for name in regular)
+            or any(_CONTROL.search(value) for _, value in fields)
+            or any(names.count(name) > 1 for name in _ONCE if name in headers)
+        )
+        return headers
 
 
 class HeaderReader:
@@ -119,12 +147,13 @@ class HeaderReader:
 
     Args:
         limit: Limit of the bytes of all fields of a block.
+        most: Limit of the number of fields of a block.
 
     Raises:
         MissingDependencyError: hpack is not installed.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, most: int) -> None:
         try:
             import hpack
         except ImportError as error:
@@ -132,6 +161,7 @@ class HeaderReader:
                 "serving over gRPC requires hpack.", remedy='Install it: pip install "sardonyx[grpc]".'
             ) from error
         self._errors = hpack.HPACKError
+        self._most = most
         self._decoder: Any = hpack.Decoder(max_header_list_size=limit)
         self._blocks: dict[bytes, HeaderFields] = {}
         self._remembered = 0
@@ -141,10 +171,10 @@ class HeaderReader:
         return self._blocks.get(block)
 
     def read(self, block: bytes) -> HeaderFields:
-        """Return the fields of a block; a repeated field has its last value.
+        """Return the fields of a block.
 
         Raises:
-            Http2Error: The block is malformed.
+            Http2Error: The block cannot be read, or has too many fields.
         """
         cached = self._blocks.get(block)
         if cached is not None:
@@ -152,9 +182,12 @@ class HeaderReader:
         entries = self._decoder.header_table.dynamic_entries
         before = len(entries), entries[0] if entries else None, self._decoder.header_table.maxsize
         try:
-            fields = HeaderFields(self._decoder.decode(block))
+            pairs = self._decoder.decode(block)
         except (self._errors, UnicodeDecodeError) as error:
             raise Http2Error(COMPRESSION_ERROR, "malformed header block") from error
+        if len(pairs) > self._most:
+            raise Http2Error(ENHANCE_YOUR_CALM, "too many header fields")
+        fields = HeaderFields.of(pairs)
         after = len(entries), entries[0] if entries else None, self._decoder.header_table.maxsize
         if before[0] != after[0] or before[1] is not after[1] or before[2] != after[2]:
             self._blocks.clear()

@@ -60,7 +60,7 @@ class Http2Connection(SendingHalf):
         self._buffer = bytearray()
         self._is_held = False
         self._has_preface = False
-        self._reader = frames.HeaderReader(limits.head_bytes)
+        self._reader = frames.HeaderReader(limits.head_bytes, limits.headers)
         self._last = 0
         self._block: tuple[int, int, bytearray] | None = None
         self._consumed = 0
@@ -363,7 +363,7 @@ class Http2Connection(SendingHalf):
         stream = self._stream(number)
         if stream is not None:
             # Trailers of the client.
-            if stream.is_ended or not flags & frames.END_STREAM:
+            if stream.is_ended or headers.is_malformed or not flags & frames.END_STREAM:
                 self.reset(stream, frames.STREAM_CLOSED if stream.is_ended else frames.PROTOCOL_ERROR)
                 return
             stream.is_ended = True
@@ -376,7 +376,8 @@ class Http2Connection(SendingHalf):
             self._count_control()
             self._send(frame(frames.RST_STREAM, 0, number, struct.pack(">I", frames.REFUSED_STREAM)))
             return
-        if ":path" not in headers:
+        if headers.is_malformed or not headers.keys() >= frames.REQUIRED:
+            self._count_control()
             self._send(frame(frames.RST_STREAM, 0, number, struct.pack(">I", frames.PROTOCOL_ERROR)))
             return
         stream = self._streams[number] = Stream(self, number, headers, self._stream_window)

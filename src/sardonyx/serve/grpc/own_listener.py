@@ -288,7 +288,7 @@ async def open_own_grpc(
     """
     from sardonyx.serve.grpc.frames import HeaderReader
 
-    HeaderReader(service.limits.head_bytes)
+    HeaderReader(service.limits.head_bytes, service.limits.headers)
     listener = OwnGrpcListener(service, tokens)
     await listener.open(host, port, tls, reuse_port)
     return listener

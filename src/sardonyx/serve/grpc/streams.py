@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.grpc.frames import ANSWER_TRAILERS, ENHANCE_YOUR_CALM, HeaderFields, header_block
+from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.refusals import REFUSALS, refusal
 
@@ -104,10 +105,16 @@ class Stream:
 
     @property
     def timeout_us(self) -> int:
-        """The rest of the time of the call in microseconds; 0 for no limit."""
-        text = self.headers.get("grpc-timeout", "")
-        if not text or not text[:-1].isdecimal() or len(text) > 9 or text[-1] not in _TIMEOUT_UNITS:
+        """The rest of the time of the call in microseconds; 0 for no limit.
+
+        Raises:
+            RequestError: The field is malformed.
+        """
+        text = self.headers.get("grpc-timeout")
+        if text is None:
             return 0
+        if not (text[:-1].isdecimal() and text.isascii() and len(text) <= 9 and text[-1] in _TIMEOUT_UNITS):
+            raise RequestError(f"expected up to 8 digits and a unit, got {shortened(text)}.", where="grpc-timeout")
         return max(1, int(text[:-1]) * _TIMEOUT_UNITS[text[-1]] - int((time.monotonic() - self.begin) * 1e6))
 
     def is_too_slow(self, now: float, limits: Limits) -> bool:

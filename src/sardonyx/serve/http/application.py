@@ -30,6 +30,7 @@ from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.refusals import refusal
 from sardonyx.serve.protocol.requests import Answer, Cancellable, InferRequest
+from sardonyx.serve.security.local_names import is_local_name
 from sardonyx.serve.security.tokens import Tokens
 
 _log = logging.getLogger("sardonyx.serve")
@@ -43,16 +44,19 @@ class Application:
     Args:
         service: The operations of the server.
         tokens: The accepted tokens.
+        requires_local_name: True to refuse requests for names that sites can have; see
+            :mod:`sardonyx.serve.security.local_names`.
 
     Attributes:
         service: As passed.
         templates: Read requests that are equal to earlier ones but for the values.
     """
 
-    def __init__(self, service: Service, tokens: Tokens) -> None:
+    def __init__(self, service: Service, tokens: Tokens, requires_local_name: bool = False) -> None:
         self.service = service
         self.templates = HttpTemplates(service)
         self._tokens = tokens
+        self._requires_local_name = requires_local_name
         self._route = functools.lru_cache(maxsize=1024)(find_route)
 
     def handle(self, request: HttpRequest, respond: Respond) -> Cancellable | None:
@@ -75,6 +79,12 @@ class Application:
             client = ""
             if self._tokens.is_required:
                 client = self._tokens.require(headers.get("authorization", ""), route.scope)
+            elif self._requires_local_name and not is_local_name(headers.get("host", "")):
+                raise RequestError(
+                    f"expected an address or a name of this machine, got {shortened(headers['host'])}.",
+                    kind="forbidden", where="Host",
+                    remedy="Use the address of the server, or start it with --token-file.",
+                )  # fmt: skip
             if "origin" in headers:
                 require_same_origin(headers)
             encoding = headers.get("content-encoding")

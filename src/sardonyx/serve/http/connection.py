@@ -20,6 +20,7 @@ from sardonyx.serve.http.messages import (
     response_head,
 )
 from sardonyx.serve.http.templates import HeadTemplate
+from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.held_bytes import SMALL
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.requests import Cancellable
@@ -33,6 +34,9 @@ except ImportError as error:
 
 _PIPELINED = 16
 """Requests of a connection that wait for the response before them."""
+
+_LINGER_SECONDS = 2.0
+"""Seconds that a refused client has to read the answer; what it sends meanwhile is not kept."""
 
 _SINGLE = frozenset(("authorization", "host", "content-type", "content-encoding", "inference-header-content-length"))
 """Fields that must not be repeated."""
@@ -116,6 +120,7 @@ class Connection(asyncio.Protocol):
         self._work: Cancellable | None = None
         self._is_answering = False
         self._is_broken = False
+        self._refusal: RequestError | None = None
         self._is_full = False
         self._unread_bytes = 0
         self._waiting_bytes = 0
@@ -132,6 +137,7 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
         self._has_head = False
+        self._has_wish = False
         self._is_reading = False
         self._chunks: list[bytes] = []
         self._body: bytearray | None = None
@@ -139,6 +145,7 @@ class Connection(asyncio.Protocol):
         self._body_length = 0
         self._body_memory = 0
         self._body_begin = 0.0
+        self._other_bytes = 0
 
     # The transport.
 
@@ -167,6 +174,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Read bytes of requests."""
         if self._is_broken or self._transport is None:
+            self._skip(len(data))
             return
         self._source = b""
         if not (self._is_answering or self._is_reading or self._is_full or self._requests):
@@ -183,10 +191,9 @@ class Connection(asyncio.Protocol):
                     return
             self._source = data
         self._bytes_in += len(data)
+        body_bytes = self._body_bytes
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(RequestError("expected HTTP/1.1 without an upgrade.", kind="unsupported"))
+            self._feed(data)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             self._refuse(cause if isinstance(cause, RequestError) else RequestError("malformed HTTP request."))
@@ -194,10 +201,44 @@ class Connection(asyncio.Protocol):
             self._refuse(RequestError("malformed HTTP request."))
         if not self._is_reading or self._is_broken:
             return
-        if self._has_head:
+        if not self._has_head:
+            if self._bytes_in > self._limits.head_bytes:
+                self._refuse(_head_too_large(self._limits))
+        elif self._bytes_in and self._body_bytes == body_bytes:
+            # Extensions of a chunk, or trailers, which the parser collects.
+            self._other_bytes += len(data)
+            if self._other_bytes > self._limits.head_bytes:
+                self._refuse(_head_too_large(self._limits))
+        else:
+            self._other_bytes = 0
             self._receive_large_body()
-        elif self._bytes_in > self._limits.head_bytes:
-            self._refuse(_head_too_large(self._limits))
+
+    def _skip(self, size: int) -> None:
+        """Count bytes after a refusal, which are not kept."""
+        self._other_bytes += size
+        if self._other_bytes > 2 * self._limits.body_bytes and self._transport is not None:
+            self._transport.close()
+
+    def _feed(self, data: bytes) -> None:
+        """Parse bytes; a wish for another protocol is ignored."""
+        while data:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                # The parser reads no body after such a head: another one reads the head without the wish.
+                data = self._plain_head() + data[upgrade.args[0] :]
+                self._source = b""
+                self._parser = httptools.HttpRequestParser(self)
+
+    def _plain_head(self) -> bytes:
+        headers = {name: value for name, value in self._headers.items() if name not in ("upgrade", "connection")}
+        if "close" in self._headers.get("connection", "").lower():
+            headers["connection"] = "close"
+        begin = b"%b %b HTTP/%b\r\n" % (
+            self._parser.get_method(), self._target, self._parser.get_http_version().encode(),
+        )  # fmt: skip
+        return begin + "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1") + b"\r\n"
 
     def _receive_large_body(self) -> None:
         """Let the rest of a large body of known length arrive in one piece of memory."""
@@ -269,8 +310,12 @@ class Connection(asyncio.Protocol):
 
     def _forget_requests(self) -> None:
         self._requests.clear()
+        self._waiting_bytes = 0
+        self._forget_body()
+
+    def _forget_body(self) -> None:
         self._chunks, self._body = [], None
-        self._waiting_bytes = self._body_bytes = self._body_memory = 0
+        self._body_bytes = self._body_memory = 0
         self._hold()
 
     def give_up(self) -> None:
@@ -301,6 +346,9 @@ class Connection(asyncio.Protocol):
         headers = self._headers
         if self._head_bytes > self._limits.head_bytes or len(headers) >= self._limits.headers:
             raise _head_too_large(self._limits)
+        if self._has_head:
+            # A trailer: fields that decide how a request is read and who sent it count in the head alone.
+            return
         key = _FIELDS.get(name)
         if key is None:
             key = name.decode("latin-1").lower()
@@ -316,11 +364,22 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Check the length of the body before it is read."""
         self._has_head = True
-        length = self._headers.get("content-length")
+        headers = self._headers
+        self._has_wish = self._parser.should_upgrade()
+        if self._has_wish:
+            if self._parser.get_method() == b"CONNECT":
+                raise RequestError("expected a request for this server, got CONNECT.", kind="method")
+            return
+        if "host" not in headers and self._parser.get_http_version() == "1.1":
+            raise RequestError("the field host is missing.")
+        coding = headers.get("transfer-encoding")
+        if coding is not None and coding.strip().lower() != "chunked":
+            raise RequestError(f"expected the transfer coding chunked, got {shortened(coding)}.", kind="unsupported")
+        length = headers.get("content-length")
         if length is not None:
             self._body_length = int(length)
             self._limits.body(self._body_length)
-        if self._headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
+        if headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._deadline = float("inf")
         self._body_begin = time.monotonic()
@@ -342,6 +401,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Answer the request, after the requests before it."""
+        if self._has_wish:
+            return
         if self._body is not None:
             body = bytes(self._body)
         else:
@@ -351,6 +412,8 @@ class Connection(asyncio.Protocol):
 
     def _end_message(self, parser: Any, body: bytes | memoryview) -> None:
         self._is_reading = False
+        if len(self._requests) >= _PIPELINED:
+            raise RequestError(f"expected at most {_PIPELINED} requests before the first answer.", kind="unavailable")
         self._waiting_bytes += len(body)
         method = parser.get_method().decode("latin-1")
         keeps_alive = bool(parser.should_keep_alive())
@@ -359,8 +422,6 @@ class Connection(asyncio.Protocol):
         self._requests.append((request, keeps_alive, time.monotonic_ns()))
         if self._waiting_bytes > SMALL and not self._hold():
             raise _too_many_held()
-        if len(self._requests) > _PIPELINED:
-            raise RequestError(f"expected at most {_PIPELINED} requests before the first answer.", kind="unavailable")
         if not self._is_answering:
             self._next()
         elif self._transport is not None and len(self._requests) > 1:
@@ -412,6 +473,8 @@ class Connection(asyncio.Protocol):
             return
         if self._requests:
             asyncio.get_running_loop().call_soon(self._next)
+        elif self._refusal is not None:
+            self._end_refused(self._refusal)
 
     def respond(self, request: PlainRequest, response: HttpResponse) -> None:
         """Answer a plain request by a response."""
@@ -448,6 +511,8 @@ class Connection(asyncio.Protocol):
             return
         if self._requests:
             asyncio.get_running_loop().call_soon(self._next)
+        elif self._refusal is not None:
+            self._end_refused(self._refusal)
         else:
             self._transport.resume_reading()
 
@@ -469,15 +534,32 @@ class Connection(asyncio.Protocol):
         return size
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer a request that cannot be read, and end the connection."""
+        """Answer the requests before one that cannot be read, then that one, and end the connection."""
         if self._is_broken or self._transport is None:
             return
         self._is_broken = True
-        self._forget_requests()
-        if not self._is_answering:
-            self._write(error_response(error), keeps_alive=False)
-        self._deadline = time.monotonic() + self._limits.idle_seconds
-        self._transport.close()
+        self._refusal = error
+        self._is_reading = False
+        if error.kind == "exhausted":
+            self._requests.clear()
+            self._waiting_bytes = 0
+        self._forget_body()
+        if not (self._is_answering or self._requests):
+            self._end_refused(error)
+
+    def _end_refused(self, error: RequestError) -> None:
+        """Answer, and end the connection when the client has read the answer, or after some time."""
+        transport = self._transport
+        assert transport is not None
+        self._write(error_response(error), keeps_alive=False)
+        if self._is_full or not transport.can_write_eof() or self not in self._connections.open:
+            self._deadline = time.monotonic() + self._limits.idle_seconds
+            transport.close()
+            return
+        # A connection with bytes that are not read would be reset, and the answer with it.
+        transport.write_eof()
+        transport.resume_reading()
+        self._deadline = time.monotonic() + _LINGER_SECONDS
 
     # Time.
 

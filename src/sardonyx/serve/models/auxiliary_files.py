@@ -19,7 +19,7 @@ def read_auxiliary(path: Path, folder: Path, most: int, where: str) -> bytes:
         where: The name of the file, for messages.
 
     Raises:
-        ModelFileError: The file is missing, outside of the folder, too long, or no regular file.
+        ModelFileError: The file is missing, outside of the folder, too long, no regular file, or has several names.
     """
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     # Without O_NONBLOCK, a named pipe would wait for a writer.
@@ -32,6 +32,11 @@ def read_auxiliary(path: Path, folder: Path, most: int, where: str) -> bytes:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise ModelFileError("expected a regular file.", where=where)
+            if status.st_nlink > 1:
+                raise ModelFileError(
+                    "has other names (hard links) and may therefore be a file from outside of the repository.",
+                    where=where, remedy="If you trust the file, replace it by a copy.",
+                )  # fmt: skip
             contents = file.read(most + 1) if status.st_size <= most else b""
     except (OSError, RuntimeError, ValueError) as error:  # A circle of links; a null character.
         reason = error.strerror if isinstance(error, OSError) else error

@@ -60,13 +60,13 @@ def model_names(root: Path) -> list[str]:
     names = set()
     for name, path in _listed(root).items():
         try:
-            is_folder = path.is_dir()
+            is_folder, is_file = path.is_dir(), path.is_file()
             if is_folder and MODEL_NAME.fullmatch(name) and _has_model(path):
                 names.add(name)
         except (OSError, RuntimeError):
             names.add(name)
             continue
-        if not is_folder and name.endswith(_SUFFIXES) and MODEL_NAME.fullmatch(Path(name).stem):
+        if is_file and name.endswith(_SUFFIXES) and MODEL_NAME.fullmatch(Path(name).stem):
             names.add(Path(name).stem)
     return sorted(names)
 
@@ -99,7 +99,8 @@ def _model_files(root: Path, name: str) -> ModelFiles:
     folder = listed.get(name)
     if folder is None or not folder.is_dir():
         file = next((listed[name + end] for end in _SUFFIXES if name + end in listed), None)
-        if file is None or not MODEL_NAME.fullmatch(name):
+        # A named pipe would wait for a writer.
+        if file is None or not file.is_file() or not MODEL_NAME.fullmatch(name):
             raise _unknown(name)
         _require_inside(file, root, name)
         return ModelFiles(name, {1: file}, folder=root, signature=_signature([file]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -116,6 +117,7 @@ class Repository:
                 files = model_files(self.root, name)
                 models = self._load(files)
             except SardonyxError as error:
+                self._strip_root(error)
                 # The name of a request that no model has is not remembered.
                 if files is not None or not isinstance(error, RequestError):
                     self._errors[name] = str(error)[:500]
@@ -126,6 +128,14 @@ class Repository:
             self._refused.pop(name, None)
             self._loaded[name] = files, models
             return list(models.values())
+
+    def _strip_root(self, error: SardonyxError) -> None:
+        """Name files by their path in the repository: clients read the reason."""
+        folder = self.root.parent if self.is_file else self.root
+        texts = (error.problem, error.where, error.remedy)
+        for path in {f"{folder}{os.sep}", f"{folder.resolve()}{os.sep}"}:
+            texts = tuple(text.replace(path, "") for text in texts)  # type: ignore[assignment]
+        error.reword(texts[0], where=texts[1], remedy=texts[2])
 
     def _load(self, files: ModelFiles) -> dict[int, ServedModel]:
         before, loaded = self._loaded.get(files.name, (None, {}))
@@ -194,6 +204,7 @@ class Repository:
             try:
                 files = model_files(self.root, name)
             except SardonyxError as error:
+                self._strip_root(error)
                 self._errors[name] = str(error)[:500]
                 continue
             loaded = self._loaded.get(name)
