@@ -6,7 +6,8 @@ element; operators pass the numbers on, unite numbers (sums of branches), or fix
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -28,8 +29,9 @@ class Cut:
         node: The node that reads the constant.
         index: The index of the input.
         axis: The axis of the constant.
-        ids: The channel of each element of the axis.
+        ids: The channel of each element of the axis, of all groups one after the other.
         role: ``"producer"`` for weights that compute the channels, ``"consumer"`` for weights that read the channels.
+        groups: The number of equal parts of axis 0 that have an axis each: of a convolution in groups.
     """
 
     node: ir.Node
@@ -37,25 +39,94 @@ class Cut:
     axis: int
     ids: np.ndarray
     role: Role
+    groups: int = 1
+
+    def rows(self, array: np.ndarray) -> np.ndarray:
+        """Return the elements of the constant by channel, of shape [ids, elements]."""
+        if self.groups > 1:
+            array = array.reshape(self.groups, -1, *array.shape[1:])
+            return np.moveaxis(array, self.axis + 1, 1).reshape(len(self.ids), -1)
+        return np.moveaxis(array, self.axis, 0).reshape(len(self.ids), -1)
+
+    def mask(self, array: np.ndarray, stays: np.ndarray) -> np.ndarray:
+        """Return True for the elements of the constant that stay, of a shape that broadcasts to that of the array."""
+        shape = [1] * array.ndim
+        if self.groups > 1:
+            shape[0], shape[self.axis] = len(array), -1
+            return np.repeat(stays.reshape(self.groups, -1), len(array) // self.groups, axis=0).reshape(shape)
+        shape[self.axis] = len(stays)
+        return stays.reshape(shape)
+
+    def compress(self, array: np.ndarray, stays: np.ndarray) -> np.ndarray:
+        """Return the constant without channels; every group loses as many."""
+        if self.groups == 1:
+            return np.compress(stays, array, self.axis)
+        parts = zip(np.split(array, self.groups), np.split(stays, self.groups), strict=True)
+        return np.concatenate([np.compress(stay, part, self.axis) for part, stay in parts])
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """The axis of channels of a value: the index of the axis, and the channel of each element."""
+    """The axis of channels of a value.
+
+    Attributes:
+        index: The index of the axis.
+        ids: The channel of each element.
+        is_repeated: True if every channel is repeated by an open number: of channels joined with the axes of an image.
+    """
 
     index: int
+    ids: np.ndarray
+    is_repeated: bool = False
+
+    def at(self, index: int) -> Axis:
+        """Return the axis at another index."""
+        return replace(self, index=index)
+
+    def of_length(self, length: int) -> np.ndarray | None:
+        """Return the channel of each element of an axis of a length; None if the axis has another one."""
+        if self.is_repeated and self.ids.size and length % len(self.ids) == 0:
+            return np.repeat(self.ids, length // len(self.ids))
+        return self.ids if len(self.ids) == length and not self.is_repeated else None
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeCount:
+    """An attribute that counts channels: the groups of a convolution, the size of a recurrent state.
+
+    Attributes:
+        node: The node.
+        name: The attribute.
+        ids: The channels that the attribute counts.
+    """
+
+    node: ir.Node
+    name: str
+    ids: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class BalancedGroups:
+    """Groups that lose as many channels each.
+
+    Attributes:
+        node: The node that divides the channels.
+        ids: The channels, of shape [groups, channels].
+    """
+
+    node: ir.Node
     ids: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class SizeEntry:
-    """An element of a constant list of sizes that counts channels: of a Reshape, Expand or Split.
+    """An element of a constant list of sizes that grows with the number of channels: of a Reshape, Expand or Split.
 
     Attributes:
         node: The node that reads the constant.
         index: The index of the input.
         position: The offset of the element in the constant.
-        ids: The channels that the element counts.
+        ids: The channels that the element counts, once or several times.
     """
 
     node: ir.Node
@@ -70,17 +141,21 @@ class ChannelGraph:
 
     Attributes:
         cuts: The slices of constants.
-        groups: Convolutions whose number of groups is the number of input channels, with these channels.
+        counts: The attributes that count channels.
         sizes: The sizes in constants that count channels.
-        heads: Channels that stay or go at once because a Reshape groups them: the heads of an attention.
+        balanced: Groups that lose as many channels each.
+        grouped: Channels that stay or go at once because a Reshape groups them.
+        attended: Channels of products of queries, keys and values; grouped ones are the heads of an attention.
         axes: The axis of channels by value.
         reasons: The reason why a channel stays, by channel.
     """
 
     cuts: list[Cut] = field(default_factory=list)
-    groups: list[tuple[ir.Node, np.ndarray]] = field(default_factory=list)
+    counts: list[AttributeCount] = field(default_factory=list)
     sizes: list[SizeEntry] = field(default_factory=list)
-    heads: set[int] = field(default_factory=set)
+    balanced: list[BalancedGroups] = field(default_factory=list)
+    grouped: set[int] = field(default_factory=set)
+    attended: set[int] = field(default_factory=set)
     axes: dict[ir.Value, Axis] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     _parents: list[int] = field(default_factory=list)
@@ -116,9 +191,35 @@ class ChannelGraph:
             if i != UNNUMBERED:
                 self.reasons.setdefault(i, reason)
 
+    def unite_rows(self, rows: np.ndarray, reason: str) -> np.ndarray:
+        """Let the channels of each row stay or go at once; return one channel of each, of shape [rows]."""
+        self.unite(np.repeat(rows[:, :1], rows.shape[1] - 1, axis=1).reshape(-1), rows[:, 1:].reshape(-1), reason)
+        return np.ascontiguousarray(rows[:, 0])
+
+    def group(self, rows: np.ndarray, reason: str) -> np.ndarray:
+        """Unite the channels of each row to a group, a head if an attention reads it; return one channel of each."""
+        result = self.unite_rows(rows, reason)
+        # A group whose elements are one channel already, repeated by an earlier join, is no head.
+        self.grouped |= {int(row[0]) for row in rows if len(np.unique(row)) > 1}
+        return result
+
     def head_roots(self) -> set[int]:
         """Return the representing channels of heads."""
-        return {self.root(channel) for channel in self.heads}
+        return {self.root(channel) for channel in self.grouped} & {self.root(channel) for channel in self.attended}
+
+    def balance(self, scores: Mapping[int, float]) -> None:
+        """Unite the channels of balanced groups by their rank of importance, so that the groups stay equal.
+
+        Args:
+            scores: The importance of each representing channel; channels without one stay.
+        """
+        for groups in self.balanced:
+            fixed, rows = self.fixed_roots(), []
+            for group in groups.ids:
+                roots = self.roots(group).tolist()
+                ranks = [np.inf if r in fixed else scores.get(r, np.inf) for r in roots]
+                rows.append(group[np.lexsort((roots, ranks))])
+            self.unite_rows(np.stack(rows, axis=1), "grouped with channels that stay")
 
     def fixed_roots(self) -> dict[int, str]:
         """Return the representing channels that stay, with a reason."""

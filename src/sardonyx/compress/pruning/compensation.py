@@ -66,12 +66,9 @@ def correct_readers(
         stays = stays_after(graph, cut.ids, removed)
         if cut.role != "consumer" or value is None or value not in means or weight is None or stays.all():
             continue
-        shape = [1] * weight.ndim
-        shape[cut.axis] = len(stays)
         had_bias = len(cut.node.inputs) > 2 and cut.node.inputs[2] is not None
-        if correct_bias(
-            model, cut.node, np.where(stays.reshape(shape), np.zeros((), weight.dtype), weight), means[value]
-        ):
+        lost = np.where(cut.mask(weight, stays), np.zeros((), weight.dtype), weight)
+        if correct_bias(model, cut.node, lost, means[value]):
             corrected += 1
             if not had_bias:
                 ids = graph.axes[cut.node.outputs[0]].ids

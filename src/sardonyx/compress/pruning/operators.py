@@ -8,8 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.pruning.channels import UNNUMBERED, Axis, ChannelGraph, Cut, is_constant
+from sardonyx.compress.pruning.grouping import GROUPING, axis_of
 from sardonyx.compress.pruning.movement import MOVEMENT, SEVERAL_RESULTS
 from sardonyx.compress.pruning.packing import PACKING
+from sardonyx.compress.pruning.recurrent import RECURRENT_RULES
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import node_label
 
@@ -34,14 +36,37 @@ def find_channels(model: ir.Model, exclude: Collection[str] = ()) -> ChannelGrap
     for value in model.graph.outputs:
         if value in graph.axes:
             graph.fix(graph.axes[value].ids, f"'{value.name}' is an output of the model")
+    _unite_shared(graph)
     return graph
+
+
+def _unite_shared(graph: ChannelGraph) -> None:
+    """Let layers that read one weight lose the same channels, so that the weight stays shared.
+
+    A weight is copied instead if a channel that can be removed would be united with one that stays.
+    """
+    readers: dict[ir.Value | None, dict[tuple[int, int, int], list[Cut]]] = {}
+    for cut in graph.cuts:
+        if cut.role == "parameter" and not (cut.index == 1 and cut.node.op_type in ("Conv", "ConvTranspose")):
+            continue  # Equal constants, of zeros for example, are one constant of layers that have no weight in common.
+        alike = readers.setdefault(cut.node.inputs[cut.index], {})
+        alike.setdefault((cut.axis, cut.groups, len(cut.ids)), []).append(cut)
+    for shared in readers.values():
+        pairs = [(cuts[0], other) for cuts in shared.values() for other in cuts[1:]]
+        fixed = graph.fixed_roots()
+        stays = [[[root in fixed for root in graph.roots(cut.ids).tolist()] for cut in pair] for pair in pairs]
+        for first, other in pairs if all(one == two for one, two in stays) else ():
+            graph.unite(first.ids, other.ids, f"shares a weight with '{node_label(first.node)}'")
 
 
 def follow(graph: ChannelGraph, node: ir.Node, opset: int) -> None:
     """Continue the channels of the inputs of a node to the results, or fix these channels."""
     rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     used = [value for value in node.outputs[1:] if value.uses() or value.is_graph_output()]
-    if rule is not None and (not used or node.op_type in SEVERAL_RESULTS) and rule(graph, node, opset):
+    several = (*SEVERAL_RESULTS, *RECURRENT_RULES)
+    repeated = any(value in graph.axes and graph.axes[value].is_repeated for value in node.inputs if value is not None)
+    fits = (not used or node.op_type in several) and (not repeated or node.op_type in _OF_REPEATED)
+    if rule is not None and fits and rule(graph, node, opset):
         return
     values = [value for value in node.inputs if value is not None]
     values += [value for body in facts.bodies(node) for value in facts.captured_values(body)]
@@ -53,19 +78,15 @@ def follow(graph: ChannelGraph, node: ir.Node, opset: int) -> None:
             graph.fix(graph.axes[output].ids, f"computed by {node.op_type} '{node_label(node)}'")
 
 
-def _axis(graph: ChannelGraph, node: ir.Node, index: int = 0) -> Axis | None:
-    value = node.inputs[index] if index < len(node.inputs) else None
-    return None if value is None else graph.axes.get(value)
-
-
 def _consume(graph: ChannelGraph, node: ir.Node, input_axis: int, weight_axis: int, weight: tuple[int, ...]) -> bool:
     """Record the weight's slices of the input's channels; False if the input has channels on another axis."""
-    axis = _axis(graph, node)
+    axis = axis_of(graph, node)
     if axis is None:
         return True
-    if axis.index != input_axis or len(axis.ids) != weight[weight_axis]:
+    ids = axis.of_length(weight[weight_axis]) if axis.index == input_axis else None
+    if ids is None:
         return False
-    graph.cuts.append(Cut(node, 1, weight_axis, axis.ids, "consumer"))
+    graph.cuts.append(Cut(node, 1, weight_axis, ids, "consumer"))
     return True
 
 
@@ -77,36 +98,12 @@ def _produce(graph: ChannelGraph, node: ir.Node, index: int, weight_axis: int, c
     return ids
 
 
-def _convolution(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    shape = facts.static_shape(node.inputs[1])
-    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
-    if not is_constant(node, 1) or shape is None or (has_bias and not is_constant(node, 2)):
-        return False
-    groups = int(facts.attribute(node, "group", opset, 1))
-    transposed = node.op_type == "ConvTranspose"
-    if groups == 1:
-        if not _consume(graph, node, 1, 0 if transposed else 1, shape):
-            return False
-        ids = _produce(graph, node, 1, 1 if transposed else 0, shape[1 if transposed else 0])
-    else:
-        axis = _axis(graph, node)
-        if axis is None or axis.index != 1 or len(axis.ids) != groups or transposed or shape[0] % groups:
-            return False
-        ids = np.repeat(axis.ids, shape[0] // groups)
-        graph.cuts.append(Cut(node, 1, 0, ids, "parameter"))
-        graph.groups.append((node, axis.ids))
-        graph.axes[node.outputs[0]] = Axis(1, ids)
-    if has_bias:
-        graph.cuts.append(Cut(node, 2, 0, ids, "parameter"))
-    return True
-
-
 def _gemm(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
     shape = facts.static_shape(node.inputs[1])
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if not is_constant(node, 1) or shape is None or (bias is not None and not is_constant(node, 2)):
         return False
-    if _axis(graph, node) is not None and facts.attribute(node, "transA", opset, 0):
+    if axis_of(graph, node) is not None and facts.attribute(node, "transA", opset, 0):
         return False
     rows = 1 if facts.attribute(node, "transB", opset, 0) else 0
     if not _consume(graph, node, 1, rows, shape):
@@ -132,7 +129,7 @@ def _matmul(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
 
 def _batched_product(graph: ChannelGraph, node: ir.Node) -> bool:
     """Unite the channels of two factors on an axis of the batch, such as the heads of queries, keys and values."""
-    axes, ranks = [_axis(graph, node, index) for index in (0, 1)], [facts.rank(value) for value in node.inputs]
+    axes, ranks = [axis_of(graph, node, index) for index in (0, 1)], [facts.rank(value) for value in node.inputs]
     ends = {rank - axis.index for rank, axis in zip(ranks, axes, strict=True) if axis is not None and rank is not None}
     if not ends:
         return all(axis is None for axis in axes)
@@ -148,39 +145,26 @@ def _batched_product(graph: ChannelGraph, node: ir.Node) -> bool:
         return False
     for axis in numbered[1:]:
         graph.unite(numbered[0].ids, axis.ids, f"multiplied in {node.op_type} '{node_label(node)}'")
+    graph.attended.update(numbered[0].ids.tolist())
     graph.axes[node.outputs[0]] = Axis(max(known) - end, numbered[0].ids)
     return True
 
 
-def _normalization(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    axis = _axis(graph, node)
-    if axis is None:
-        return True
-    indices = range(1, len(node.inputs))
-    if axis.index != 1 or not all(is_constant(node, index) for index in indices):
-        return False
-    if facts.attribute(node, "training_mode", opset, 0):
-        return False
-    graph.cuts += [Cut(node, index, 0, axis.ids, "parameter") for index in indices]
-    graph.axes[node.outputs[0]] = axis
-    return True
-
-
 def _elementwise(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    axis = _axis(graph, node)
+    axis = axis_of(graph, node)
     if axis is not None:
         graph.axes[node.outputs[0]] = axis
     return True
 
 
 def _pool(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    axis = _axis(graph, node)
+    axis = axis_of(graph, node)
     return axis is None or (axis.index == 1 and _elementwise(graph, node, opset))
 
 
 def _binary(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
     """Unite the channels of all operands, and cut constants with an element per channel."""
-    axes = [_axis(graph, node, index) for index in range(len(node.inputs))]
+    axes = [axis_of(graph, node, index) for index in range(len(node.inputs))]
     if not any(axes):
         return True
     ranks = [facts.rank(value) for value in node.inputs]
@@ -210,7 +194,7 @@ def _binary(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
 
 
 def _concat(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    axes = [_axis(graph, node, index) for index in range(len(node.inputs))]
+    axes = [axis_of(graph, node, index) for index in range(len(node.inputs))]
     rank = facts.rank(node.inputs[0])
     if not any(axes):
         return True
@@ -228,7 +212,7 @@ def _concat(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
 
 
 def _resize(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    axis = _axis(graph, node)
+    axis = axis_of(graph, node)
     if axis is None:
         return True
     index = 2 if opset >= 11 else 1
@@ -238,21 +222,30 @@ def _resize(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
     return _elementwise(graph, node, opset)
 
 
+_ELEMENTWISE = (
+    "Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Swish",
+    "Mish", "Tanh", "Softplus", "Softsign", "Gelu", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign",
+    "Floor", "Ceil", "Round", "Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Asinh", "Shrink", "Not", "IsNaN", "IsInf",
+    "Clip", "Cast", "Identity", "Dropout",
+)  # fmt: skip
+
+_OF_REPEATED = (*_ELEMENTWISE, "Transpose", "Squeeze", "Unsqueeze", "Gemm", "MatMul", *RECURRENT_RULES)
+"""Operators that read channels repeated by an open number."""
+
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("Conv", "ConvTranspose"), _convolution),
     "Gemm": _gemm,
     "MatMul": _matmul,
-    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _normalization),
-    **dict.fromkeys(
-        ("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Swish",
-         "Mish", "Tanh", "Softplus", "Softsign", "Gelu", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg",
-         "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Clip", "Cast", "Identity", "Dropout"), _elementwise
-    ),
+    **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _pool),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "PRelu", "Where"), _binary),
+    **dict.fromkeys(
+        ("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Sum", "Mean", "PRelu", "Where", "Equal", "Less",
+         "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor"), _binary
+    ),
     "Concat": _concat,
     "Resize": _resize,
+    **GROUPING,
     **MOVEMENT,
     **PACKING,
+    **RECURRENT_RULES,
 }  # fmt: skip
 """The rules by operator; channels that another operator reads stay."""

@@ -12,12 +12,9 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.pruning.channels import UNNUMBERED, Axis, ChannelGraph
+from sardonyx.compress.pruning.channels import UNNUMBERED, AttributeCount, Axis, ChannelGraph
 from sardonyx.rewrite.analysis import facts
-from sardonyx.rewrite.analysis.names import Names, node_label, value_names
-
-_SPLIT_SIZES = 13
-"""The operator set from which the sizes of a Split are an input."""
+from sardonyx.rewrite.analysis.names import node_label
 
 
 def selected_axes(value: ir.Value, opset: int) -> set[int]:
@@ -32,7 +29,10 @@ def selected_axes(value: ir.Value, opset: int) -> set[int]:
             if node.domain or use.idx != 0:
                 continue
             if node.op_type in ("Gather", "Split"):
-                origin = origins[int(facts.attribute(node, "axis", opset, 0)) % len(origins)]
+                axis = int(facts.attribute(node, "axis", opset, 0))
+                if node.op_type == "Split" and any(facts.dim_at(output, axis) != 1 for output in node.outputs):
+                    continue
+                origin = origins[axis % len(origins)]
                 selected |= set() if origin is None else {origin}
                 continue
             moved = _moved(node, origins, opset)
@@ -78,33 +78,7 @@ def divided_parts(graph: ChannelGraph, ids: np.ndarray, sizes: tuple[int, ...], 
         return None
     index = rest[0]
     rows = np.moveaxis(ids.reshape(sizes), index, 0).reshape(sizes[index], -1)
-    for row in rows:
-        graph.unite(np.repeat(row[:1], len(row) - 1), row[1:], "")
-        if len(rest) > 1:
-            graph.heads.add(int(row[0]))
-    return Axis(index, np.ascontiguousarray(rows[:, 0]))
-
-
-def state_split_sizes(model: ir.Model) -> None:
-    """Write the known sizes of each Split that divides its axis evenly, so that parts can become smaller."""
-    opset = model.opset_imports.get("", 1)
-    names = Names(value_names(model))
-    for node in model.graph if opset >= _SPLIT_SIZES else ():
-        if node.op_type != "Split" or node.domain or (len(node.inputs) > 1 and node.inputs[1] is not None):
-            continue
-        axis = int(facts.attribute(node, "axis", opset, 0))
-        sizes = [facts.dim_at(output, axis) for output in node.outputs]
-        known = [size for size in sizes if size is not None]
-        if len(known) < len(sizes):
-            continue
-        tensor = ir.tensor(np.array(known, np.int64), name=names.fresh(f"{node.outputs[0].name}_sizes"))
-        value = ir.Value(
-            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([len(known)]), const_value=tensor
-        )
-        model.graph.register_initializer(value)
-        node.attributes.pop("num_outputs", None)
-        node.resize_inputs(2)
-        node.replace_input_with(1, value)
+    return Axis(index, graph.group(rows, "") if len(rest) > 1 else graph.unite_rows(rows, ""))
 
 
 def _gather(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
@@ -125,27 +99,50 @@ def _gather(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
 
 
 def _attention(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    """Unite the heads of queries, keys and values of four axes; a head of keys serves several queries."""
+    """Unite the heads of queries, keys and values; a head of keys serves several queries.
+
+    Inputs have the heads as second of four axes, or heads and elements joined as last of three axes.
+    """
     numbered = [graph.axes[value] for value in node.inputs if value is not None and value in graph.axes]
     if not numbered:
         return True
-    if len(numbered) != 3 or any(facts.rank(value) != 4 for value in node.inputs[:3]) or any(node.inputs[4:]):
-        return False
-    if any(axis.index != 1 for axis in numbered):
-        return False
-    mask = node.inputs[3] if len(node.inputs) > 3 else None
-    if mask is not None:
-        rank = facts.rank(mask)
-        if mask in graph.axes or rank is None or (rank > 2 and facts.dim_at(mask, rank - 3) != 1):
-            return False
-    queries, keys, values = (axis.ids for axis in numbered)
-    if len(keys) != len(values) or len(queries) % len(keys):
+    ranks = {facts.rank(value) for value in node.inputs[:3]}
+    if len(numbered) != 3 or len(ranks) != 1 or any(node.inputs[4:]) or not _serves_all_heads(graph, node):
         return False
     reason = f"multiplied in Attention '{node_label(node)}'"
+    if ranks == {4} and all(axis.index == 1 for axis in numbered):
+        queries, keys, values = (axis.ids for axis in numbered)
+        size = 1
+    elif ranks == {3} and all(axis.index == 2 for axis in numbered):
+        counts = [int(facts.attribute(node, f"{kind}_num_heads", opset, 0)) for kind in ("q", "kv", "kv")]
+        if any(count < 1 or len(axis.ids) % count for count, axis in zip(counts, numbered, strict=True)):
+            return False
+        size = len(numbered[2].ids) // counts[2]
+        queries, keys, values = (
+            graph.group(axis.ids.reshape(count, -1), reason) for count, axis in zip(counts, numbered, strict=True)
+        )
+    else:
+        return False
+    if len(keys) != len(values) or len(queries) % len(keys):
+        return False
     graph.unite(keys, values, reason)
     graph.unite(queries, np.repeat(keys, len(queries) // len(keys)), reason)
-    graph.axes[node.outputs[0]] = Axis(1, queries)
+    graph.attended.update(queries.tolist())
+    if ranks == {3}:
+        graph.counts += [
+            AttributeCount(node, "q_num_heads", queries), AttributeCount(node, "kv_num_heads", keys)
+        ]  # fmt: skip
+    graph.axes[node.outputs[0]] = Axis(numbered[0].index, np.repeat(queries, size))
     return True
+
+
+def _serves_all_heads(graph: ChannelGraph, node: ir.Node) -> bool:
+    """Return True if an Attention has no mask, or one for all heads alike."""
+    mask = node.inputs[3] if len(node.inputs) > 3 else None
+    rank = facts.rank(mask)
+    if mask is None or rank is None:
+        return mask is None
+    return mask not in graph.axes and (rank <= 2 or facts.dim_at(mask, rank - 3) == 1)
 
 
 PACKING: dict[str, Callable[[ChannelGraph, ir.Node, int], bool]] = {"Attention": _attention, "Gather": _gather}

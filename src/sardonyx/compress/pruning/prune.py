@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -28,9 +29,9 @@ from sardonyx.compress.pruning.activations import Activations, observe
 from sardonyx.compress.pruning.blocks import RemovedLayer, choose_blocks, contributions, find_blocks, remove_blocks
 from sardonyx.compress.pruning.channels import ChannelGraph
 from sardonyx.compress.pruning.compensation import correct_readers
+from sardonyx.compress.pruning.grouping import NORMALIZATIONS
 from sardonyx.compress.pruning.masks import MaskedLayer, Pattern, mask_weights, weighted_inputs
 from sardonyx.compress.pruning.operators import find_channels
-from sardonyx.compress.pruning.packing import state_split_sizes
 from sardonyx.compress.pruning.scores import output_changes, score_by_changes, score_channels
 from sardonyx.compress.pruning.shrink import (
     LayerChannels,
@@ -41,6 +42,7 @@ from sardonyx.compress.pruning.shrink import (
     remove_channels,
     stays_after,
 )
+from sardonyx.compress.pruning.sizes import join_lists, separate_lists, state_split_sizes
 from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.placement import (
     RECURRENT,
@@ -202,7 +204,7 @@ def prune(
         work.remove_layers()
     else:
         work.remove_channels(align)
-    if kind != "sparsity":
+    if kind in ("heads", "layers"):
         work.notes += recurrent_notes(work.result, "No weight of recurrent layers is pruned")
     work.recover(steps)
     work.samples.finish()
@@ -282,6 +284,7 @@ class _Work:
     def remove_channels(self, align: bool | None) -> None:
         """Remove channels or heads."""
         state_split_sizes(self.result)
+        separate_lists(self.result)
         graph = find_channels(self.result, self.exclude)
         free = free_channels(graph, heads=self.kind == "heads")
         if not free:
@@ -296,7 +299,9 @@ class _Work:
         seen = None
         if self.samples.exist and (self.recovery != "none" or self.criterion == "activation"):
             seen = observe(self.result, axes, self.samples.stream())
-        scores = self._channel_scores(graph, axes, seen)
+        score = self._channel_score(graph, axes, seen)
+        graph.balance(score())
+        free, scores = free_channels(graph, heads=self.kind == "heads"), score()
         removed = self._chosen(graph, scores, free, align)
         self.layers = layer_channels(graph, removed)
         for cut in graph.cuts:
@@ -304,6 +309,7 @@ class _Work:
                 self.remaining[node_label(cut.node)] = stays_after(graph, cut.ids, removed)
         corrected = 0 if seen is None else correct_readers(self.result, graph, removed, seen.means)
         remove_channels(self.result, graph, removed)
+        join_lists(self.result)
         infer_shapes(self.result)
         self.removed, self.candidates = len(removed), len(free)
         if not removed:
@@ -312,15 +318,18 @@ class _Work:
             self.notes.append(f"{len(removed)} of {len(free)} were removed: every layer keeps at least one, or whole "
                               "vectors.")  # fmt: skip
         self._note_biases(corrected)
+        self._note_statistics(graph, removed)
 
-    def _channel_scores(
+    def _channel_score(
         self, graph: ChannelGraph, axes: Mapping[ir.Value, int], seen: Activations | None
-    ) -> dict[int, float]:
+    ) -> Callable[[], dict[int, float]]:
+        """Return the function that scores the representing channels by what is known of the layers."""
         if self.criterion == "taylor":
             inner = {value: axis for value, axis in axes.items() if value.producer() is not None}
             samples = self.samples.head(_TAYLOR_SAMPLES)
-            return score_by_changes(graph, output_changes(self.result, inner, samples, self.seed))
-        return score_channels(graph, seen.magnitudes if seen is not None and self.criterion == "activation" else None)
+            return partial(score_by_changes, graph, output_changes(self.result, inner, samples, self.seed))
+        magnitudes = seen.magnitudes if seen is not None and self.criterion == "activation" else None
+        return partial(score_channels, graph, magnitudes)
 
     def _chosen(
         self, graph: ChannelGraph, scores: Mapping[int, float], free: Collection[int], align: bool | None
@@ -406,6 +415,16 @@ class _Work:
     def _note_biases(self, corrected: int) -> None:
         if corrected:
             self.notes.append(f"The biases of {corrected} layers are corrected by the mean of the removed products.")
+
+    def _note_statistics(self, graph: ChannelGraph, removed: Collection[int]) -> None:
+        changed = [
+            node_label(group.node)
+            for group in graph.balanced
+            if facts.is_op(group.node, *NORMALIZATIONS) and not stays_after(graph, group.ids.reshape(-1), removed).all()
+        ]
+        if changed:
+            self.notes.append("Mean and variance of a normalization in few groups are those of the channels that "
+                              f"remain: {', '.join(changed)}.")  # fmt: skip
 
     @property
     def _where(self) -> str:

@@ -39,7 +39,7 @@ def score_channels(graph: ChannelGraph, activations: Mapping[ir.Value, np.ndarra
             continue
         weight = facts.constant(cut.node.inputs[cut.index])
         assert weight is not None
-        rows = np.moveaxis(weight, cut.axis, 0).reshape(len(cut.ids), -1).astype(np.float32)
+        rows = cut.rows(weight).astype(np.float32)
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
         if activations is not None:
             value = cut.node.inputs[0]
@@ -63,9 +63,9 @@ def score_by_changes(graph: ChannelGraph, changes: Mapping[ir.Value, np.ndarray]
     for value, change in changes.items():
         sizes = np.sqrt(change)
         mean = float(sizes.mean()) if sizes.size else 0.0
-        for root, amount in zip(
-            graph.roots(graph.axes[value].ids).tolist(), (sizes / (mean or 1.0)).tolist(), strict=True
-        ):
+        ids = graph.axes[value].of_length(len(sizes))
+        assert ids is not None
+        for root, amount in zip(graph.roots(ids).tolist(), (sizes / (mean or 1.0)).tolist(), strict=True):
             sums.setdefault(root, []).append(amount)
     return {root: float(np.mean(values)) for root, values in sums.items() if root != UNNUMBERED}
 

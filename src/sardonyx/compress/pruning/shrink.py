@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.pruning.channels import ChannelGraph
+from sardonyx.compress.pruning.channels import ChannelGraph, Cut
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import Names, node_label, value_names
 
@@ -111,7 +111,7 @@ def padded_work(graph: ChannelGraph, removed: Collection[int], lanes: int) -> fl
             continue
         weight = facts.static_shape(cut.node.inputs[cut.index]) or ()
         outputs = -(-int(stays_after(graph, cut.ids, removed).sum()) // lanes) * lanes
-        depth = math.prod(weight) / max(weight[cut.axis], 1)
+        depth = math.prod(weight) / max(len(cut.ids), 1)
         if cut.node in inputs:
             ids = inputs[cut.node].ids
             depth *= stays_after(graph, ids, removed).sum() / max(len(ids), 1)
@@ -126,7 +126,7 @@ def layer_channels(graph: ChannelGraph, removed: set[int]) -> tuple[LayerChannel
     for cut in graph.cuts:
         if cut.role != "producer":
             continue
-        roots = graph.roots(cut.ids).tolist()
+        roots = graph.roots(np.unique(cut.ids)).tolist()
         reason = next((fixed[root] for root in roots if root in fixed), "")
         after = sum(root not in removed for root in roots)
         layers.append(LayerChannels(node_label(cut.node), cut.node.op_type, len(roots), after, reason))
@@ -136,26 +136,28 @@ def layer_channels(graph: ChannelGraph, removed: set[int]) -> tuple[LayerChannel
 def remove_channels(model: ir.Model, graph: ChannelGraph, removed: set[int]) -> None:
     """Remove channels from constants and lists of sizes, in place; shapes of inner values are cleared."""
     names = Names(value_names(model))
-    masks: dict[tuple[ir.Node, int], list[tuple[int, np.ndarray]]] = {}
+    masks: dict[tuple[ir.Node, int], list[tuple[Cut, np.ndarray]]] = {}
     for cut in graph.cuts:
         stays = stays_after(graph, cut.ids, removed)
         if not stays.all():
-            masks.setdefault((cut.node, cut.index), []).append((cut.axis, stays))
+            masks.setdefault((cut.node, cut.index), []).append((cut, stays))
     written: dict[tuple[object, ...], ir.Value] = {}
     for (node, index), slices in masks.items():
         old = node.inputs[index]
         assert old is not None
-        key = (old, *((axis, stays.tobytes()) for axis, stays in sorted(slices, key=lambda one: one[0])))
+        slices.sort(key=lambda one: one[0].axis)
+        key = (old, *((cut.axis, cut.groups, stays.tobytes()) for cut, stays in slices))
         if key not in written:
             array = facts.constant(old)
             assert array is not None
-            for axis, stays in slices:
-                array = np.compress(stays, array, axis)
+            for cut, stays in slices:
+                array = cut.compress(array, stays)
             written[key] = write_constant(model, names, node, index, array)
         else:
             replace_constant(model, node, index, written[key])
-    for node, ids in graph.groups:
-        node.attributes["group"] = ir.AttrInt64("group", int(stays_after(graph, ids, removed).sum()))
+    for count in graph.counts:
+        left = int(stays_after(graph, count.ids, removed).sum())
+        count.node.attributes[count.name] = ir.AttrInt64(count.name, left)
     _write_sizes(model, graph, removed, names)
     outputs = set(model.graph.outputs)
     for node in model.graph:
@@ -174,7 +176,7 @@ def _write_sizes(model: ir.Model, graph: ChannelGraph, removed: set[int], names:
             array = facts.constant(entry.node.inputs[entry.index]) if key not in sizes else sizes[key]
             assert array is not None
             sizes[key] = np.array(array)
-            sizes[key][entry.position] = stays.sum()
+            sizes[key][entry.position] = sizes[key][entry.position] * stays.sum() // len(stays)
     for (node, index), array in sizes.items():
         write_constant(model, names, node, index, array)
 
