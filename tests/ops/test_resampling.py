@@ -9,12 +9,14 @@ import numpy as np
 import onnx.reference
 import pytest
 
+from sardonyx.compiler.program import Program
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir.types import FLOAT, INT64, TensorType
 from sardonyx.errors import InvalidModelError, ShapeError, TypeMismatchError
 from sardonyx.ops.registry import find
+from tests.core.programs import computed
 from tests.ops.agreement import assert_agrees, assert_equal, eager, model_of, traced
 
 pytestmark = pytest.mark.sampled
@@ -236,3 +238,21 @@ def test_mismatched_grids_are_refused() -> None:
     for size in ([2, 1, 4], [3, 1, 4, 4], [2, 1, -4, 4]):
         with pytest.raises(ShapeError):
             eager("AffineGrid", [theta, np.array(size)])
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_positions_and_weights_are_computed_once_for_all_rows(mode: str) -> None:
+    """Kernels over the image read them from memory."""
+    resize = find("", "Resize", 18)
+    assert resize is not None
+
+    def body(x: Any) -> Any:
+        return resize([x, None, constant(scales(1, 1, 2, 2))], {"mode": mode}, opset=18)
+
+    function = trace("resize", body, [TensorType(FLOAT, (1, 8, 64, 64))])
+    program = Program.compile(function)
+    image = RNG.standard_normal((1, 8, 64, 64)).astype(np.float32)
+    assert_equal(program.run([image]), computed(function, [image]), rtol=1e-5, atol=1e-5)
+    over_images = [launch for launch in program.launches if launch.writes.type.shape[1:2] == (8,)]
+    assert over_images
+    assert not any("llvm.floor" in launch.text for launch in over_images)

@@ -392,6 +392,8 @@ class Grouping:
         """
         if not is_elementwise(value) or value in self._rows_of or value in self._stored or not shape_of(value):
             return False
+        if is_closed(value):
+            return False  # The operations behind its operands, which no memory holds, would be repeated too.
         if not all(isinstance(reader, Group) for reader in consumers) or self.recomputation.divides_indices(value):
             return False
         if any(user.op == "reduce" and user.params["kind"] != "add" for user in self.users[value]):

@@ -16,7 +16,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.errors import UnsupportedError
 
-BLOCKED_DTYPES = frozenset({t.FLOAT, t.UINT8, t.INT8, t.INT16})
+BLOCKED_DTYPES = frozenset({t.FLOAT, t.INT32, t.UINT8, t.INT8, t.INT16})
 """The element types of blocked images."""
 
 
@@ -47,9 +47,14 @@ def blocked_images(grouping: Grouping, target: Target) -> dict[Value, int]:
             or not _may_be_blocked(grouping, root)
         ):
             continue
-        if root.op in WHOLE | {"pad"} or (group.rows is not None and not _keeps_channels(group)):
+        if root.op in WHOLE or (group.rows is not None and not _keeps_channels(group)):
             continue
-        if root.op == "concat":
+        if root.op == "pad":
+            # Of a narrow image, one conversion behind the padding moves less than a padded image of whole blocks.
+            if not _pads_no_channels(root) or int(shape_of(root)[1]) % lanes:  # type: ignore[arg-type]
+                continue
+            read_blocked.update(root.operands[:1])
+        elif root.op == "concat":
             if not _joins_blocks(root, lanes):
                 continue
             read_blocked.update(root.operands)
@@ -75,6 +80,8 @@ def _sources(grouping: Grouping, group: Group) -> Iterator[Value]:
     """Yield the images with the root's batch and channels that a group reads from memory."""
     shape = shape_of(group.root)
     stack = [operand for member in group.members for operand in member.operands]
+    if (table := grouping.tables.get(group.root)) is not None:
+        stack.append(table.source)
     while stack:
         value = stack.pop()
         other = grouping.group(value)
@@ -152,11 +159,15 @@ def _writes_blocks(grouping: Grouping, group: Group, target: Target, blocked: di
         lanes = target.lanes(32)
         return _joins_blocks(root, lanes) and any(_reads_blocked(operand, root, blocked) for operand in root.operands)
     if root.op == "pad":
-        low, high, interior = (root.params[name] for name in ("low", "high", "interior"))
-        return low[1] == high[1] == interior[1] == 0 and _reads_blocked(root.operands[0], root, blocked)
+        return _pads_no_channels(root) and _reads_blocked(root.operands[0], root, blocked)
     if group.rows is not None and shape_of(root) != group.rows.result_shape and not row_channels(group, blocked):
         return False
     return _reads_blocked(root, root, blocked)
+
+
+def _pads_no_channels(root: Value) -> bool:
+    low, high, interior = (root.params[name] for name in ("low", "high", "interior"))
+    return bool(low[1] == high[1] == interior[1] == 0)
 
 
 def _joins_blocks(root: Value, lanes: int) -> bool:

@@ -7,6 +7,7 @@ and a region does not change the sizes of the result, as in ONNX's shape inferen
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -209,7 +210,7 @@ def _resample(x: Tensor, lines: Sequence[_Line], method: _Method) -> Tensor:
     if method.mode == "nearest" and method.antialias:
         raise InvalidModelError("`antialias` needs the mode linear or cubic, got nearest.")
     y = x if method.mode == "nearest" else to_interpolable(x)
-    for line in lines:
+    for line in lines if method.mode == "nearest" else _in_order(lines, x.rank):
         if line.before == line.after and line.region is None and _is_one(line):
             continue
         repeats = _repeats(line, method) if method.mode == "nearest" else None
@@ -229,6 +230,13 @@ def _resample(x: Tensor, lines: Sequence[_Line], method: _Method) -> Tensor:
             outside = (positions < 0) | (positions > L.number(line.before, positions.dtype) - 1)
             y = L.where(_align(outside, y, line.axis), method.extrapolation, y)
     return L.cast(y, x.dtype)
+
+
+def _in_order(lines: Sequence[_Line], rank: int) -> list[_Line]:
+    """Return the axes in the order of resampling: the last axis, a gather, where there are the fewest rows."""
+    others = [line for line in lines if line.axis != rank - 1]
+    last = [line for line in lines if line.axis == rank - 1]
+    return [*last, *others] if all(at_least(line.after, line.before) for line in others) else [*others, *last]
 
 
 def _is_one(line: _Line) -> bool:
@@ -323,6 +331,9 @@ def _take_nearest(y: Tensor, line: _Line, positions: Tensor, method: _Method) ->
     return L.take(y, L.clip(L.cast(index, t.INT64), 0, L.number(line.before) - 1), line.axis)
 
 
+_MOST_SEPARATE_REACH = 2
+"""Largest reach of a kernel whose terms are added one by one: a sum over a short last axis is slower."""
+
 _REACH = {"linear": 1, "bilinear": 1, "trilinear": 1, "cubic": 2}
 """Kernel radius in pixels, by mode."""
 
@@ -336,15 +347,34 @@ def _interpolate(y: Tensor, line: _Line, positions: Tensor, method: _Method) -> 
     if method.antialias:
         shrink = L.minimum(L.cast(line.scale, positions.dtype), 1)
         reach = L.sizes(L.cast(L.ceil(kernel / shrink), t.INT64), "the reach of a kernel")[0]
-    first = L.unsqueeze(L.floor(positions), [1]) + 1 - L.number(reach, positions.dtype)
-    taps = first + L.iota((1, 2 * reach), 1, positions.dtype)
-    distance = L.abs_(taps - L.unsqueeze(positions, [1])) * shrink
-    weights = cubic(distance, method.cubic_a) if method.mode == "cubic" else L.maximum(1 - distance, 0)
+    first = L.floor(positions) + 1 - L.number(reach, positions.dtype)
     last = L.number(line.before, positions.dtype) - 1
-    if method.exclude_outside:
-        weights = L.where((taps < 0) | (taps > last), 0, weights)
-    if method.exclude_outside or method.antialias:
+
+    def weigh(taps: Tensor, positions: Tensor) -> Tensor:
+        distance = L.abs_(taps - positions) * shrink
+        weights = cubic(distance, method.cubic_a) if method.mode == "cubic" else L.maximum(1 - distance, 0)
+        return L.where((taps < 0) | (taps > last), 0, weights) if method.exclude_outside else weights
+
+    def read(taps: Tensor) -> Tensor:
+        return L.take(y, L.cast(L.clip(taps, 0, last), t.INT64), line.axis)
+
+    is_normalized = method.exclude_outside or method.antialias
+    if isinstance(reach, int) and reach <= _MOST_SEPARATE_REACH:
+        offsets = [first + k for k in range(2 * reach)]
+        parts = [weigh(taps, positions) for taps in offsets]
+        if is_normalized:
+            total = _sum(parts)
+            parts = [part / total for part in parts]
+        aligned = [L.cast(_align(part, y, line.axis), y.dtype) for part in parts]
+        return _sum([read(taps) * part for taps, part in zip(offsets, aligned, strict=True)])
+    taps = L.unsqueeze(first, [1]) + L.iota((1, 2 * reach), 1, positions.dtype)
+    weights = weigh(taps, L.unsqueeze(positions, [1]))
+    if is_normalized:
         weights = weights / L.reduce_sum(weights, [1], keepdims=True)
-    read = L.take(y, L.cast(L.clip(taps, 0, last), t.INT64), line.axis)
-    aligned = L.unsqueeze(weights, [a for a in range(read.rank) if a not in (line.axis, line.axis + 1)])
-    return L.reduce_sum(read * L.cast(aligned, read.dtype), [line.axis + 1])
+    pixels = read(taps)
+    weights = L.unsqueeze(weights, [a for a in range(pixels.rank) if a not in (line.axis, line.axis + 1)])
+    return L.reduce_sum(pixels * L.cast(weights, pixels.dtype), [line.axis + 1])
+
+
+def _sum(terms: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(lambda total, term: total + term, terms)
