@@ -61,3 +61,27 @@ def test_elementwise_optimizers_copy_no_state(name: str) -> None:
     pairs = [(i, i) for i in range(len(update.results))]
     program = Program.compile(update, threads=1, in_place=pairs)
     assert all(program.overwritable(pairs))
+
+
+def test_equal_results_and_constants_leave_one_native_call() -> None:
+    def body(*values: L.Tensor) -> list[L.Tensor]:
+        p, _, x = values
+        new = p - 0.01 * gradient(p, x)
+        return [L.reduce_sum(x), new, L.constant(np.full((6, 9), 3.0, np.float32)), new]
+
+    function = trace("f", body, [STATE, STATE, BATCH])
+    rng = np.random.default_rng(0)
+    first, second, third = (rng.random((6, 9), np.float32) for _ in range(3))
+    program = StateProgram(function, [first, second], [first, third, second], threads=1)
+    assert len(program.program.function.results) == 2
+    fresh = first.copy()
+    for _ in range(5):
+        x = rng.random((3, 6), np.float32)
+        loss, expected, constant, _ = Program.compile(function, threads=1).answer([fresh, second, x])
+        (actual,) = program.run([x])
+        np.testing.assert_array_equal(actual, loss)
+        np.testing.assert_array_equal(first, expected)
+        np.testing.assert_array_equal(second, expected)
+        np.testing.assert_array_equal(third, constant)
+        fresh = expected
+    assert program.run([x])[0] is program.run([x])[0], "each call allocates its results"

@@ -12,6 +12,7 @@ from sardonyx.compiler.direct_call import binding, planned_bytes
 from sardonyx.compiler.pipeline import without_reshaped_results
 from sardonyx.compiler.program import Program
 from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.ir.graph import function as distinct_function
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import UnsupportedError
 
@@ -27,6 +28,8 @@ _LARGE_RESULTS = 1 << 23
 
 class StateProgram:
     """A compiled function whose first arguments are fixed arrays, and whose last results are written to fixed arrays.
+
+    Results may repeat, and may be constants.
 
     Args:
         function: The function: fixed and other arguments, to other and fixed results.
@@ -49,22 +52,30 @@ class StateProgram:
         *,
         bind_at_once: bool = False,
     ) -> None:
-        self._others = others = len(function.results) - len(results)
+        others = len(function.results) - len(results)
         function = without_reshaped_results(function, others)
-        positions = {id(array): i for i, array in enumerate(inputs)}
-        pairs = [(positions[id(array)], others + i) for i, array in enumerate(results) if id(array) in positions]
-        self.program = Program.compile(function, threads=threads, in_place=pairs)
         self._inputs = list(inputs)
+        self._places = _Places(function)
+        self._others = self._places.of[:others]
         self._results = [
             array.reshape(_shape(value)) if array.shape != _shape(value) else array
             for array, value in zip(results, function.results[others:], strict=True)
         ]
+        owners: dict[int, int] = {}
+        for i, place in enumerate(self._places.of[others:]):
+            if isinstance(place, int):
+                owners.setdefault(place, i)
+        positions = {id(array): i for i, array in enumerate(inputs)}
+        pairs = [(positions[id(results[i])], place) for place, i in owners.items() if id(results[i]) in positions]
+        self.program = Program.compile(self._places.function, threads=threads, in_place=pairs)
         permitted = {
             j: is_permitted for (_, j), is_permitted in zip(pairs, self.program.overwritable(pairs), strict=True)
         }
-        self._written = [
-            array if permitted.get(j, True) else np.empty_like(array) for j, array in enumerate(self._results, others)
-        ]
+        self._targets: list[np.ndarray | None] = [None] * len(self._places.function.results)
+        for place, i in owners.items():
+            own = self._results[i]
+            self._targets[place] = own if permitted.get(place, True) else np.empty_like(own)
+        self._copied_bytes = sum(x.nbytes for i, x in enumerate(self._results) if i not in owners.values())
         self._uses: Counter[tuple[Any, ...]] = Counter()
         self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
         self._may_bind = self.program.in_one
@@ -80,15 +91,14 @@ class StateProgram:
             SardonyxError: The arguments do not fit, or have no result; fixed results are unchanged.
         """
         bound = self._binding(arguments)
-        if bound is not None and (results := bound.run(arguments)) is not None:
-            new = self._written
-        else:
+        every = None if bound is None else bound.run(arguments)
+        if every is None:
             every = self.program.answer([*self._inputs, *arguments])
-            results, new = every[: self._others], every[self._others :]
-        for own, array in zip(self._results, new, strict=True):
+        for own, place in zip(self._results, self._places.of[len(self._others) :], strict=True):
+            array = every[place] if isinstance(place, int) else place
             if own is not array:
                 np.copyto(own, array)
-        return results
+        return [every[place] if isinstance(place, int) else place for place in self._others]
 
     def planned_bytes(self, arguments: Sequence[np.ndarray]) -> int | None:
         """Return the bytes of the values of a call, with results, by its plan; None if interpreted parts have no plan.
@@ -96,7 +106,8 @@ class StateProgram:
         Args:
             arguments: As of :meth:`run`; their sizes alone are read.
         """
-        return planned_bytes(self.program, [*self._inputs, *arguments])
+        planned = planned_bytes(self.program, [*self._inputs, *arguments])
+        return None if planned is None else planned + self._copied_bytes
 
     def _binding(self, arguments: Sequence[np.ndarray]) -> _Bound | None:
         if not self._may_bind:
@@ -110,7 +121,7 @@ class StateProgram:
         if self._uses[key] < _USES and not self._is_large:
             return None
         try:
-            bound = _Bound(self.program, self._inputs, arguments, self._written, self._others)
+            bound = _Bound(self.program, self._inputs, arguments, self._targets)
         except UnsupportedError:  # Calls of this program need more than native code: every call allocates its results.
             self._may_bind = False
             return None
@@ -126,6 +137,29 @@ def _shape(value: Value) -> tuple[int, ...]:
     return cast("tuple[int, ...]", value.type.shape)
 
 
+class _Places:
+    """The distinct computed results of a function.
+
+    Results repeat: branches that a sum joins have equal gradients, so that their biases have. Others are constants.
+    A native call of fixed arrays writes each result once.
+
+    Args:
+        inner: The function.
+
+    Attributes:
+        function: The function of the distinct results.
+        of: For each result of ``inner`` the position of its value in the results of ``function``, or a constant.
+    """
+
+    def __init__(self, inner: Function) -> None:
+        computed = [value for value in dict.fromkeys(inner.results) if not value.is_constant]
+        positions = {value: position for position, value in enumerate(computed)}
+        self.function = distinct_function(inner.name, inner.inputs, computed, inner.level)
+        self.of: list[int | np.ndarray] = [
+            np.array(value.known) if value.is_constant else positions[value] for value in inner.results
+        ]
+
+
 class _Bound:
     """A native call for one size of batch."""
 
@@ -134,14 +168,11 @@ class _Bound:
         program: Program,
         inputs: Sequence[np.ndarray],
         arguments: Sequence[np.ndarray],
-        results: Sequence[np.ndarray],
-        others: int,
+        targets: Sequence[np.ndarray | None],
     ) -> None:
         self._arguments = [np.array(array, copy=True, order="C") for array in arguments]
-        targets = [*[None] * others, *results]
-        entry, every = binding(program, [*inputs, *self._arguments], targets, trial=False)
+        entry, self._results = binding(program, [*inputs, *self._arguments], targets, trial=False)
         self._call: Callable[[], Any] = entry.call
-        self._results = every[:others]
 
     def run(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """Return the results; None if the native call has no result, and a call by steps names the reason."""
