@@ -18,6 +18,7 @@ from sardonyx.compiler.call.native_entry import Entry, Input, Word, again_entry,
 from sardonyx.compiler.executor.tape_player import player
 from sardonyx.compiler.plan.segments import Segment
 from sardonyx.compiler.program import Program
+from sardonyx.compiler.target.alignment import aligned_empty
 from sardonyx.core.ir.graph import Value
 from sardonyx.errors import ShapeError, UnsupportedError
 
@@ -108,7 +109,7 @@ def planned_bytes(program: Program, arrays: Sequence[np.ndarray]) -> int | None:
 
 
 def _empty(context: Context, value: Value) -> np.ndarray:
-    return np.empty(context.shape(value), dtype_of(value).numpy())
+    return aligned_empty(context.shape(value), dtype_of(value).numpy())
 
 
 def _listen_to_signals(program: Program, entry: Entry, context: Context) -> Entry:

@@ -11,6 +11,7 @@ import numpy as np
 from sardonyx.compiler.direct_call import binding, planned_bytes
 from sardonyx.compiler.pipeline import without_reshaped_results
 from sardonyx.compiler.program import Program
+from sardonyx.compiler.target.alignment import aligned_arrays, aligned_empty
 from sardonyx.core.ir.graph import Function, Value
 from sardonyx.core.ir.graph import function as distinct_function
 from sardonyx.core.ir.types import TensorType
@@ -74,7 +75,7 @@ class StateProgram:
         self._targets: list[np.ndarray | None] = [None] * len(self._places.function.results)
         for place, i in owners.items():
             own = self._results[i]
-            self._targets[place] = own if permitted.get(place, True) else np.empty_like(own)
+            self._targets[place] = own if permitted.get(place, True) else aligned_empty(own.shape, own.dtype)
         self._copied_bytes = sum(x.nbytes for i, x in enumerate(self._results) if i not in owners.values())
         self._uses: Counter[tuple[Any, ...]] = Counter()
         self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
@@ -170,7 +171,7 @@ class _Bound:
         arguments: Sequence[np.ndarray],
         targets: Sequence[np.ndarray | None],
     ) -> None:
-        self._arguments = [np.array(array, copy=True, order="C") for array in arguments]
+        self._arguments = aligned_arrays((array.shape, array.dtype) for array in arguments)
         entry, self._results = binding(program, [*inputs, *self._arguments], targets, trial=False)
         self._call: Callable[[], Any] = entry.call
 

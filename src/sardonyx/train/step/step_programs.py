@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import numpy as np
 
+from sardonyx.compiler.target.alignment import aligned_arrays, aligned_zeros
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError
 from sardonyx.train.step.gradient_lengths import length_type
@@ -43,20 +44,22 @@ class StepPrograms:
         self, step: Step, state: Sequence[np.ndarray], options: StepOptions, threads: int | None,
         *, bind_at_once: bool = False, reduce: Reduce | None = None,
     ) -> None:  # fmt: skip
-        self.state = [np.array(array, copy=True, order="C") for array in state]
+        self.state = _empty_like(state)
+        for own, array in zip(self.state, state, strict=True):
+            np.copyto(own, array)
         self.sums = [_zeros(one.type) for one in step.sums]
         count = sum(one.name.startswith("parameter:") for one in step.state)
         changed = self.state[: len(self.state) - len(step.statistics)]
         self._threads, self._bind_at_once, self._reduce = threads, bind_at_once, reduce
         self._tables = step.tables
         in_tables = {i for table in step.tables for i in table}
-        self._gradients = gradients = [np.empty_like(x) for i, x in enumerate(self.state[:count]) if i not in in_tables]
+        self._gradients = gradients = _empty_like(x for i, x in enumerate(self.state[:count]) if i not in in_tables)
         self._rows: list[np.ndarray] = []
         self._statistics = [self.state[i] for i in step.statistics]
-        self._new_statistics = [np.empty_like(array) for array in self._statistics]
+        self._new_statistics = _empty_like(self._statistics)
         self._clips = options.clip_norm is not None
         self._read = [*self.state[:count], *self._statistics]
-        self._new_sums = [np.empty_like(array) for array in self.sums]
+        self._new_sums = _empty_like(self.sums)
         self._means = None if step.means is None else StateProgram(step.means, self.sums, gradients, threads)
         self.use_gradients(step)
         self._scalars = [_zeros(type) for type in step.scalars]
@@ -200,5 +203,9 @@ def _is_finite(array: np.ndarray) -> bool:
         return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())
 
 
+def _empty_like(arrays: Iterable[np.ndarray]) -> list[np.ndarray]:
+    return aligned_arrays((array.shape, array.dtype) for array in arrays)
+
+
 def _zeros(type: TensorType) -> np.ndarray:
-    return np.zeros(cast("tuple[int, ...]", type.shape), type.dtype.numpy())
+    return aligned_zeros(cast("tuple[int, ...]", type.shape), type.dtype.numpy())

@@ -250,7 +250,7 @@ def dot_products(
     """C[b, m, n] of A[b, m, k], its columns contiguous if ``turned``, and of B[b, n, k], or packed."""
     kernel = Kernel(target)
     e, lanes = kernel.emitter, default_tile(target, dtype).lanes
-    a, b, c = (kernel.buffer() for _ in range(3))
+    a, b, c, scratch = (kernel.buffer() for _ in range(4))
     rows, columns, depth = (kernel.size(size) for size in (m, n, K))
     memory = load_store.memory_type(dtype)
 
@@ -269,7 +269,7 @@ def dot_products(
         GemmProblem(m, n, K, dtype, "packed" if isinstance(right, Packed) else b_layout(left, right, dtype), dtype),
         target,
     ).schedule
-    assert schedule.form in ("few_columns", "one_row")
+    assert schedule.form == "tiles" if (m, n) == (M, N) else schedule.form in ("few_columns", "one_row")
     items = gemm(
         kernel,
         schedule=schedule,
@@ -282,8 +282,23 @@ def dot_products(
         batch=B,
         locate=locate,
         result=dtype,
+        scratch=scratch,
     )
     return CompiledKernel(kernel, items)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", [FLOAT, FLOAT16, INT32], ids=lambda dtype: dtype.name)
+def test_one_of_an_open_number_of_rows_copies_no_columns(target: Target, dtype: DType) -> None:
+    rng, numpy = np.random.default_rng(9), numpy_dtype(dtype)
+    compiled = dot_products(target, dtype, M, N, packed=False)
+    for m, n, k in itertools.product((0, 1, 2, 7), (0, 1, 3, 16, 65, 130), (0, 1, 16, 33)):
+        a, b = (rng.integers(-9, 9, shape).astype(numpy) for shape in ((2, m, k), (2, k, n)))
+        result, scratch = np.full(2 * m * n + 64, 77, numpy), np.full(1 << 16, 77, np.uint8)
+        compiled(a, np.ascontiguousarray(b.swapaxes(1, 2)), result, scratch, parts=2, b=2, m=m, n=n, k=k)
+        np.testing.assert_array_equal(result[: 2 * m * n].reshape(2, m, n), a @ b)
+        assert (result[2 * m * n :] == 77).all(), "written past the end"
+        assert m > 1 or (scratch == 77).all(), "a panel was copied for one row"
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -307,7 +322,7 @@ def test_dot_products(target: Target, dtype: DType) -> None:
                 else np.ascontiguousarray(b.swapaxes(1, 2))
             )
             compiled = dot_products(target, dtype, rows, columns, bool(packed), bool(transposed))
-            compiled(left, right, result, parts=2, b=2, m=m, n=n, k=k)
+            compiled(left, right, result, np.empty(0, np.uint8), parts=2, b=2, m=m, n=n, k=k)
             np.testing.assert_array_equal(result[: 2 * m * n].reshape(2, m, n), a @ b)
             assert (result[2 * m * n :] == 77).all(), "written past the end"
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from sardonyx.compiler.codegen.integer_dot import each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index, Kernel
 from sardonyx.compiler.codegen.load_store import memory_type
-from sardonyx.compiler.kernels.gemm.gemv import multiply_few_columns, multiply_one_row
+from sardonyx.compiler.kernels.gemm.gemv import Lines, dots, multiply_few_columns, multiply_one_row
 from sardonyx.compiler.kernels.gemm.input_digits import InputDigits, multiplies_digits
 from sardonyx.compiler.kernels.gemm.low_bits import LowBitPanel
 from sardonyx.compiler.kernels.gemm.matrix import multiply_matrix
@@ -26,7 +26,7 @@ from sardonyx.compiler.kernels.gemm.operands import LowBitPanels, Matrix, Operan
 from sardonyx.compiler.kernels.gemm.packing import fill, pack
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.tiling import costs
-from sardonyx.compiler.tiling.gemm_schedule import GemmSchedule
+from sardonyx.compiler.tiling.gemm_schedule import DOT_ROWS, GemmSchedule
 from sardonyx.compiler.tiling.low_bits import FEW_ROWS, MOST_ROWS, ROW_COUNTS
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import FLOAT, DType, numpy_dtype
@@ -186,13 +186,25 @@ class _Gemm:
                 self._correct_overflow(operands, start, e.sub(end, start), panel)
                 self._finish(operands.leading, start, e.sub(end, start), column, left)
             else:
-                values = self._panel(operands.b, panel, unique, left, first_row)
-                with e.loop(start, end, tile.rows) as row:
-                    count = e.least(tile.rows, e.sub(end, row))
-                    self._prefetch_epilogue(operands.leading, row, count, column, left)
-                    self._compute(_Strip(operands.a, row, count, left, values, self.finished))
-                    self._correct_overflow(operands, row, count, panel)
-                    self._finish(operands.leading, row, count, column, left)
+
+                def by_tiles() -> None:
+                    values = self._panel(operands.b, panel, unique, left, first_row)
+                    with e.loop(start, end, tile.rows) as row:
+                        count = e.least(tile.rows, e.sub(end, row))
+                        self._prefetch_epilogue(operands.leading, row, count, column, left)
+                        self._compute(_Strip(operands.a, row, count, left, values, self.finished))
+                        self._correct_overflow(operands, row, count, panel)
+                        self._finish(operands.leading, row, count, column, left)
+
+                if self._may_have_one_row():
+                    with e.either(e.let(f"icmp eq i64 {self.rows}, 1")) as branches:
+                        next(branches)
+                        self._multiply_one_row(operands, column, left)
+                        next(branches)
+                        by_tiles()
+                        next(branches, None)
+                else:
+                    by_tiles()
         if isinstance(product.k, int):
             most = tile.rows * self.tiles
             rows = min(product.m, most) if isinstance(product.m, int) else most
@@ -200,6 +212,26 @@ class _Gemm:
                 product.k * max(rows, costs.L2_LOAD_FMAS) + rows * product.epilogue_operations
             )
         return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, width)
+
+    def _may_have_one_row(self) -> bool:
+        """Return True if a call may have one row, for which columns that are contiguous along K are not transposed."""
+        a, b = self.a, self.b
+        return (
+            isinstance(b, Matrix) and not isinstance(self.rows, int) and a.column == 1 and b.row == 1 and b.column != 1
+            and not isinstance(self.product.epilogue, Gated)
+        )  # fmt: skip
+
+    def _multiply_one_row(self, operands: Operands, column: str | int, left: str | int) -> None:
+        """Emit the columns of a panel as dot products with the only row, and the epilogue."""
+        e, tile, b = self.e, self.tile, self.b
+        assert isinstance(b, Matrix)
+        first, second = Lines(operands.b, b.dtype, b.column, 1), Lines(operands.a, self.a.dtype, 0, 1)
+        last = e.sub(left, 1)
+        with e.loop(0, left, DOT_ROWS) as offset:
+            numbers = [e.add(column, e.least(e.add(offset, number), last)) for number in range(DOT_ROWS)]
+            for number, (value,) in enumerate(dots(e, tile, first, numbers, second, 1, self.depth)):
+                e.store(tile.element, value, e.address(self.finished, tile.element, e.add(offset, number)), tile.bytes)
+        self._finish(operands.leading, 0, 1, column, left)
 
     def _blocks(self) -> tuple[str | int, str | int]:
         """Return the rows of a block (one work item) and the number of blocks."""
