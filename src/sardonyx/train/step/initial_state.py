@@ -16,6 +16,8 @@ from sardonyx.train.step.step import Step
 def initial_state(step: Step, model: ir.Model) -> list[np.ndarray]:
     """Return the tensors of the state, in the order of :attr:`.Step.state`.
 
+    The arrays are read-only views where possible: of the weights of the model, and of one number.
+
     Args:
         step: The functions of a step.
         model: The model whose weights are trained.
@@ -27,7 +29,7 @@ def initial_state(step: Step, model: ir.Model) -> list[np.ndarray]:
             continue
         tensor = model.graph.initializers[one.name.partition(":")[2]].const_value
         assert tensor is not None
-        arrays.append(tensor.numpy().astype(one.type.dtype.numpy()))
+        arrays.append(tensor.numpy().astype(one.type.dtype.numpy(), copy=False))
     return arrays
 
 
@@ -52,4 +54,4 @@ def positions_with_zeros(model: ir.Model, names: Sequence[str]) -> tuple[int, ..
 
 
 def _filled(type: TensorType, value: float) -> np.ndarray:
-    return np.full(cast("tuple[int, ...]", type.shape), value, type.dtype.numpy())
+    return np.broadcast_to(np.array(value, type.dtype.numpy()), cast("tuple[int, ...]", type.shape))
