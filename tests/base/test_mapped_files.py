@@ -9,23 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.base.resident_memory import resident
 
-from sardonyx.base.mapped_files import count_read
+from sardonyx.base.mapped_files import count_read, release_pages
 from sardonyx.model.external import MappedFile
 
 SIZE = 8 << 20
-
-
-def resident(path: Path) -> int:
-    """Return the bytes of the mappings of a file that this process holds."""
-    total, is_ours = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        fields = line.split()
-        if "-" in fields[0] and not fields[0].endswith(":"):
-            is_ours = line.endswith(str(path))
-        elif is_ours and fields[0] == "Rss:":
-            total += int(fields[1]) * 1024
-    return total
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts resident pages by /proc")
@@ -39,6 +28,8 @@ def test_pages_that_were_read_are_released(tmp_path: Path) -> None:
     count_read(1 << 30)
     assert resident(path) == 0
     assert bytes(view) == contents
+    release_pages()
+    assert resident(path) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="locks a page by the C library of Linux")

@@ -46,6 +46,13 @@ def count_read(size: int) -> None:
         _read += size
         if _read < _RELEASE_BYTES:
             return
+    release_pages()
+
+
+def release_pages() -> None:
+    """Release the pages of all mapped files, after the last use of what was read."""
+    global _read
+    with _lock:
         _read = 0
         files = list(_files)
     if hasattr(mmap, "MADV_DONTNEED"):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
+import onnx
+import pytest
 
 from sardonyx.model import load
 from sardonyx.train import AdamW, Trainer
 from sardonyx.train.step.initial_state import initial_state
+from tests.base.resident_memory import resident
 from tests.train.networks import classifier
 
 
@@ -22,3 +28,18 @@ def test_initial_state_copies_no_weights() -> None:
         else:
             assert set(array.strides) == {0}, one.name
             assert array.flat[0] == one.initial
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts resident pages by /proc")
+def test_weights_of_the_file_leave_memory_once_they_are_state(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    w = np.zeros((512, 2048), np.float32)
+    w[:] = np.linspace(-1, 1, w.size).reshape(w.shape)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N, 512] x) => (float[N, 2048] y) { y = MatMul(x, w) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    onnx.save(model, path)
+    trainer = Trainer(path, "mse", AdamW())
+    assert resident(path) < w.nbytes / 4
+    np.testing.assert_array_equal(trainer.state()["parameter:w"], w)

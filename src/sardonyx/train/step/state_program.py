@@ -56,26 +56,26 @@ class StateProgram:
         others = len(function.results) - len(results)
         function = without_reshaped_results(function, others)
         self._inputs = list(inputs)
-        self._places = _Places(function)
-        self._others = self._places.of[:others]
+        self._distinct = _DistinctResults(function)
+        self._others = self._distinct.positions[:others]
         self._results = [
             array.reshape(_shape(value)) if array.shape != _shape(value) else array
             for array, value in zip(results, function.results[others:], strict=True)
         ]
         owners: dict[int, int] = {}
-        for i, place in enumerate(self._places.of[others:]):
-            if isinstance(place, int):
-                owners.setdefault(place, i)
-        positions = {id(array): i for i, array in enumerate(inputs)}
-        pairs = [(positions[id(results[i])], place) for place, i in owners.items() if id(results[i]) in positions]
-        self.program = Program.compile(self._places.function, threads=threads, in_place=pairs)
+        for i, position in enumerate(self._distinct.positions[others:]):
+            if isinstance(position, int):
+                owners.setdefault(position, i)
+        indices = {id(array): i for i, array in enumerate(inputs)}
+        pairs = [(indices[id(results[i])], position) for position, i in owners.items() if id(results[i]) in indices]
+        self.program = Program.compile(self._distinct.function, threads=threads, in_place=pairs)
         permitted = {
             j: is_permitted for (_, j), is_permitted in zip(pairs, self.program.overwritable(pairs), strict=True)
         }
-        self._targets: list[np.ndarray | None] = [None] * len(self._places.function.results)
-        for place, i in owners.items():
+        self._targets: list[np.ndarray | None] = [None] * len(self._distinct.function.results)
+        for position, i in owners.items():
             own = self._results[i]
-            self._targets[place] = own if permitted.get(place, True) else aligned_empty(own.shape, own.dtype)
+            self._targets[position] = own if permitted.get(position, True) else aligned_empty(own.shape, own.dtype)
         self._copied_bytes = sum(x.nbytes for i, x in enumerate(self._results) if i not in owners.values())
         self._uses: Counter[tuple[Any, ...]] = Counter()
         self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
@@ -95,11 +95,11 @@ class StateProgram:
         every = None if bound is None else bound.run(arguments)
         if every is None:
             every = self.program.answer([*self._inputs, *arguments])
-        for own, place in zip(self._results, self._places.of[len(self._others) :], strict=True):
-            array = every[place] if isinstance(place, int) else place
+        for own, position in zip(self._results, self._distinct.positions[len(self._others) :], strict=True):
+            array = every[position] if isinstance(position, int) else position
             if own is not array:
                 np.copyto(own, array)
-        return [every[place] if isinstance(place, int) else place for place in self._others]
+        return [every[position] if isinstance(position, int) else position for position in self._others]
 
     def planned_bytes(self, arguments: Sequence[np.ndarray]) -> int | None:
         """Return the bytes of the values of a call, with results, by its plan; None if interpreted parts have no plan.
@@ -138,7 +138,7 @@ def _shape(value: Value) -> tuple[int, ...]:
     return cast("tuple[int, ...]", value.type.shape)
 
 
-class _Places:
+class _DistinctResults:
     """The distinct computed results of a function.
 
     Results repeat: branches that a sum joins have equal gradients, so that their biases have. Others are constants.
@@ -149,15 +149,15 @@ class _Places:
 
     Attributes:
         function: The function of the distinct results.
-        of: For each result of ``inner`` the position of its value in the results of ``function``, or a constant.
+        positions: For each result of ``inner`` the position of its value in the results of ``function``, or a constant.
     """
 
     def __init__(self, inner: Function) -> None:
         computed = [value for value in dict.fromkeys(inner.results) if not value.is_constant]
-        positions = {value: position for position, value in enumerate(computed)}
+        numbers = {value: number for number, value in enumerate(computed)}
         self.function = distinct_function(inner.name, inner.inputs, computed, inner.level)
-        self.of: list[int | np.ndarray] = [
-            np.array(value.known) if value.is_constant else positions[value] for value in inner.results
+        self.positions: list[int | np.ndarray] = [
+            np.array(value.known) if value.is_constant else numbers[value] for value in inner.results
         ]
 
 

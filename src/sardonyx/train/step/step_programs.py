@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from sardonyx.base.mapped_files import release_pages
 from sardonyx.compiler.target.alignment import aligned_arrays, aligned_zeros
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError
@@ -47,6 +48,7 @@ class StepPrograms:
         self.state = _empty_like(state)
         for own, array in zip(self.state, state, strict=True):
             np.copyto(own, array)
+        release_pages()  # Of the weights in the model's file, which training does not read again.
         self.sums = [_zeros(one.type) for one in step.sums]
         count = sum(one.name.startswith("parameter:") for one in step.state)
         changed = self.state[: len(self.state) - len(step.statistics)]
