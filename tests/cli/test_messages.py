@@ -280,3 +280,14 @@ def test_the_listing_of_sparsity_counts_zeros_channels_and_groups(run: Run, tmp_
 def test_names_between_colons_stay_as_they_are(run: Run) -> None:
     """`:abc:` is the name of a picture for the library that prints."""
     assert "nope:abc: unknown source 'nope:'" in run("hub", "get", "nope:abc").err
+
+
+def test_the_reason_why_a_model_is_not_compiled_ends_once(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    model = onnx.load(two_layers)
+    for weight in model.graph.initializer:
+        weight.ClearField("raw_data")
+        weight.ClearField("float_data")
+    onnx.save(model, tmp_path / "empty.onnx")
+    outcome = run("compile", tmp_path / "empty.onnx", "-o", tmp_path / "empty.sdx")
+    assert outcome.code != 0 and "no contents" in outcome.err
+    assert ".." not in outcome.err

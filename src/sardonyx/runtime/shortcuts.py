@@ -67,7 +67,8 @@ def explain(
     program = session.program
     if program is None:
         raise UnsupportedError(
-            f"the model is not compiled: {session.not_compiled}.", remedy="Use `sardonyx.profile` to measure it."
+            f"the model is not compiled: {session.not_compiled.removesuffix('.')}.",
+            remedy="Use `sardonyx.profile` to measure it.",
         )
     return explain_program(program, sizes)
 

@@ -394,7 +394,7 @@ class ModelVersion:
         try:
             image = native.program.image()
         except UnserializableError as error:
-            raise UnsupportedError(f"the model is not compiled as a whole: {error}.") from error
+            raise UnsupportedError(f"the model is not compiled as a whole: {str(error).removesuffix('.')}.") from error
         image.head["noted"] = self._signature(native)
         encrypt = None
         if self.has_model and self._source.is_encrypted:
@@ -415,7 +415,7 @@ class ModelVersion:
         """Return the compiled model once compiling is over."""
         self.wait()
         if self.native is None:
-            raise UnsupportedError(f"the model is not compiled: {self.not_compiled}.")
+            raise UnsupportedError(f"the model is not compiled: {self.not_compiled.removesuffix('.')}.")
         return self.native
 
     @property
