@@ -22,6 +22,8 @@ _OPERATORS = frozenset(
 _HIDDEN = "sardonyx.hidden."
 """Prefix of the domain of a node that inference must not see."""
 
+_NEEDS_CONTENTS = "Cannot parse data from external tensors"
+
 _PASSES = 4
 """Most inferences that look for the types of operands; a node whose operand has none after them stays hidden."""
 
@@ -34,7 +36,7 @@ def infer_typed(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
         options: The options of ``infer_shapes``.
     """
     if not any(True for _ in _nodes(model)):
-        return onnx.shape_inference.infer_shapes(model, **options)
+        return _inferred(model, **options)
     safe = onnx.ModelProto()
     safe.CopyFrom(model)
     hidden = list(_nodes(safe))
@@ -50,7 +52,20 @@ def infer_typed(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
         hidden = [node for node in hidden if node.domain.startswith(_HIDDEN)]
         if not visible or not hidden:
             break
-    return onnx.shape_inference.infer_shapes(safe, **options)
+    return _inferred(safe, **options)
+
+
+def _inferred(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+    """Return the result of onnx's inference, without data propagation where it needs the contents of a weight.
+
+    Propagation reads all indices of a ``Gather`` from a vector, and refuses the emptied tensors of a skeleton.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(model, **options)
+    except onnx.shape_inference.InferenceError as error:
+        if not options.get("data_prop") or _NEEDS_CONTENTS not in str(error):
+            raise
+        return onnx.shape_inference.infer_shapes(model, **{**options, "data_prop": False})
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
