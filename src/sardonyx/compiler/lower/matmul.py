@@ -32,6 +32,7 @@ from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Prepared, Scratch
 from sardonyx.compiler.lower.weight_packing import LowBitPacking, PanelPacking
 from sardonyx.compiler.schedule.groups import operations
+from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.gemm import bfloat16_width, choose_gemm, multiplies_pairs
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule, gated_columns
 from sardonyx.compiler.tiling.int8_forms import form_of
@@ -89,6 +90,8 @@ class Contraction:
         if constant:  # Constant weights have constant sizes; the other operand's sizes may be symbolic.
             k = math.prod(b.shape[axis] for axis in self.right)
         rows, batch_rows = self._split(a, self.rows)
+        if constant and self.gates is None and self._repeats_weights(rows, batch_rows):
+            raise Unfusable(self.value.operands[0])
         columns, batch_columns = (self.columns, []) if constant else self._split(b, self.columns)
         m, m_step = _joined(a, rows)
         n, n_step = _joined(b, columns) if not constant else (self._constant_columns(), 1)
@@ -206,6 +209,20 @@ class Contraction:
             if merge_axes(shape, [operand.strides[axis] for axis in axes[first:]]) is not None:
                 return axes[first:], axes[:first]
         return [], axes
+
+    def _repeats_weights(self, rows: list[int], batch_rows: list[int]) -> bool:
+        """Return True if few rows of the outer axis in memory would be multiplied for each position of an inner axis.
+
+        Such is a sequence whose steps come before its batch. The weights would be read for each step, but once for a
+        copy, whose rows are one matrix.
+        """
+        a, x = self.a, self.value.operands[0]
+        if not batch_rows or a.base is x or math.prod(shape_of(self.value)[len(self.rows) :]) == 1:
+            return False
+        m, m_step = _joined(a, rows)
+        if isinstance(m, int) and m >= costs.FEWEST_ROWS_OF_WEIGHTS:
+            return False
+        return all(equal(m_step % a.strides[axis], 0) for axis in batch_rows if a.shape[axis] != 1)
 
     def _dot_width(self, sizes: tuple[Size, Size, Size], distances: Sequence[Size]) -> int:
         """Return the adjacent elements along K multiplied and added in one 32-bit lane; 1 if not aligned."""

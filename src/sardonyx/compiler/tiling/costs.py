@@ -120,6 +120,12 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels
 CACHE_LINE = 64
 """Bytes of a cache line of all supported processors. Provenance: architecture manuals."""
 
+FEWEST_ROWS_OF_WEIGHTS = 8
+"""Rows of a product with weights from which reading the weights again for other rows takes less time than multiplying.
+
+Provenance: a vector of weights from L2 takes 2 to 3 cycles, a vector FMA half a cycle; not remeasured.
+"""
+
 # Convolutions.
 
 BROADCAST_COST = {256: 0.1, 512: 0.3}

@@ -121,6 +121,9 @@ class Layer:
         w, r, b = L.widened(w), L.widened(r), None if b is None else L.widened(b)
         wide = (None if v is None else L.widened(v) for v in (x, *states))
         x, *initial = (v if v is None or not layout else L.swap_axes(v, 0, 1) for v in wide)  # type: ignore[assignment]
+        features = L.of_rank(w, 3, "W").shape[2]
+        if isinstance(features, int) and not isinstance(L.of_rank(x, 3, "X").shape[2], int):
+            x = L.of_size(x, 2, features, "X")  # The weights keep their size, and are packed once.
         sequence, batch, inputs = L.of_rank(x, 3, "X").shape
         hidden, directions = L.of_rank(r, 3, "R").shape[-1], len(self.backward)
         self.x, self.hidden = x, hidden if hidden_size is None else hidden_size
