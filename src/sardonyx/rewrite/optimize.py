@@ -124,7 +124,8 @@ def optimize(
         if inputs is not None:
             require_fit(original.model, inputs)
         report = Report.begin(original.model, original.bytes, profile.name)
-        attempt = _Attempt(original, selection, Settings(target=profile.name, operators=profile.operators))
+        settings = Settings(target=profile.name, operators=profile.operators, folding=profile.folding)
+        attempt = _Attempt(original, selection, settings)
         attempt.transform()
     seconds = time.perf_counter() - started
     with Verifier(original.witness(), inputs=inputs) if verify else nullcontext() as verifier:

@@ -69,6 +69,7 @@ class Patch:
         build: Makes the patch once the engine has accepted the match: for patches that can only be stated by taking the
             model apart (moving the nodes of a body). A rule itself never changes the model.
         exactness: The promise of this patch, if different from the rule's.
+        growth: Bytes of weights that this patch may add, if more than ``Settings.growth``.
     """
 
     replace: Mapping[ir.Value, Replacement] = field(default_factory=dict)
@@ -79,6 +80,7 @@ class Patch:
     edit: Callable[[], Iterable[ir.Node]] | None = None
     build: Callable[[], Patch] | None = None
     exactness: Exactness | None = None
+    growth: int = 0
 
 
 Result: TypeAlias = "Refusal | Replacement | tuple[Replacement | None, ...] | Patch | None"

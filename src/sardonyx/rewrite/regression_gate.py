@@ -50,6 +50,9 @@ SHORT, LONG = 1.0, 4.0
 LARGER = 64 << 10
 """Bytes by which the result may exceed the original: the growth of one patch (``Settings.growth``)."""
 
+FOLDINGS = 4
+"""Foldings of the largest size (``Profile.folding``) by which the result may exceed the original."""
+
 GATES = ("counts", "latency")
 """The criterion: deterministic counts, or a measurement."""
 
@@ -239,7 +242,7 @@ class Gate:
         if self._bytes is None:
             self._bytes = stored_bytes(self._model())
         after = stored_bytes(result)
-        if after <= self._bytes + LARGER:
+        if after <= self._bytes + LARGER + FOLDINGS * self._profile.folding:
             return None
         return f"larger: {after:,} bytes for {self._bytes:,}"
 

@@ -26,6 +26,7 @@ class Settings:
         off: Labels of rules that must not fire anywhere.
         growth: Bytes of new weights that one patch may add, less the bytes that the patch frees. A bound per patch and
             none in total, so that a second run decides as the first did.
+        folding: Bytes that one folding of costly nodes may add, if more than ``growth``.
         protected: Values whose names must survive although they are not graph outputs.
         operators: Operators of the default domain that may be emitted; None for all.
     """
@@ -35,6 +36,7 @@ class Settings:
     banned: frozenset[tuple[str, str]] = frozenset()
     off: frozenset[str] = frozenset()
     growth: int = 64 << 10
+    folding: int = 0
     protected: frozenset[str] = frozenset()
     operators: frozenset[str] | None = None
 

@@ -25,6 +25,7 @@ class Profile:
         loads: The engine (a target of ``check``) that must load the result if it loads the original; None for none.
         parsed: True if the engine accepts only operators known to its parser: unknown operators are decomposed, and
             no rule introduces one. (ONNX Runtime itself decomposes operators without a kernel.)
+        folding: Bytes that one folding of costly nodes may add; 0 for targets whose engines fold while they load.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Profile:
     without: frozenset[str] = frozenset()
     loads: str | None = None
     parsed: bool = False
+    folding: int = 0
 
     @property
     def installed(self) -> bool:
@@ -92,7 +94,7 @@ PROFILES = {
             without=frozenset({"fuse_quantized_movement"}),
             parsed=True,
         ),
-        Profile("native", None, {}, "the native engine of Sardonyx"),
+        Profile("native", None, {}, "the native engine of Sardonyx", folding=4 << 20),
     )
 }
 

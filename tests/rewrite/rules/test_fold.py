@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+import sardonyx
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine.engine import Engine
@@ -173,3 +174,21 @@ def test_a_large_fill_without_constant_readers_stays() -> None:
     fill = "c = ConstantOfShape <value: tensor = float[1] {2.0}> (s)"
     text = f"g (float[100, 100] x) => (float[100, 100] y, float[100, 100] c) {{ {fill}  y = Add (x, c) }}"
     assert folded_operators(text, s=np.array([100, 100])) == {"ConstantOfShape": 1, "Add": 1}
+
+
+@pytest.mark.parametrize("target", ["native", "portable"])
+def test_costly_results_are_folded_for_an_engine_that_does_not_fold(target: str) -> None:
+    """A bias by distance is loaded; a mask of positions is computed where it is read."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[4, 150, 150] x) => (float[4, 150, 150] y)
+        <int64 last = {31}, int64 zero = {0}, float low = {-9.0}> {
+        distance = Sub (row, column)  near = Abs (distance)  bucket = Min (near, last)
+        rows = Gather (table, bucket)  bias = Transpose <perm = [2, 0, 1]> (rows)  biased = Add (x, bias)
+        later = Less (distance, zero)  y = Where (later, low, biased) }"""
+    )
+    weights = {"row": np.arange(150)[None], "column": np.arange(150)[:, None], "table": np.ones((32, 4), np.float32)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    optimized = sardonyx.optimize(model, target=target)
+    left = {node.op_type for node in optimized.model.graph}
+    assert ("Gather" in left) == (target == "portable")
+    assert {"Sub", "Less", "Where"} <= left

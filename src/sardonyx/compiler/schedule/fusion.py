@@ -569,6 +569,9 @@ class Grouping:
         if self.recomputation.divides_indices(value):
             return "the index would be divided for each element"
         full = group.rows.shape if group.rows is not None else domain
+        if (attention := self.attentions.get(group.root)) is not None:
+            scores = shape_of(attention.scores)
+            full = scores if shape_of(value)[-1:] in (scores[-1:], (1,)) else full
         if self.recomputation.is_cheap(value) or (group.root.op in REGIONS and self._is_part(value, group)):
             return None
         if has_fewer(shape_of(value), full):

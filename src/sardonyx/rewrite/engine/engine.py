@@ -241,9 +241,10 @@ class Engine(Workspace):
             return "a rounding would decide an integer"
         weights = weights_of(patch.replace.values())
         added = sum([weight.nbytes for weight in weights]) if weights else 0
-        if added > max(256, self.settings.growth):
+        growth = max(self.settings.growth, patch.growth)
+        if added > max(256, growth):
             added -= self._freed(patch)
-            if added > self.settings.growth:
+            if added > growth:
                 return f"it would add {added} bytes of weights"
         return None
 

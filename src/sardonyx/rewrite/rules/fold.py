@@ -46,18 +46,30 @@ ROUNDED_ONCE = frozenset(
 """Operators with equal float bits in every engine: they move, compare, or round once as IEEE 754 says."""
 
 
+COSTLY = frozenset(
+    {
+        "Conv", "Cos", "CumSum", "Einsum", "Erf", "Exp", "Gather", "GatherElements", "GatherND", "Gemm", "Log",
+        "MatMul", "Pow", "Resize", "ScatterElements", "ScatterND", "Sigmoid", "Sin", "Softmax", "Tanh", "TopK",
+    }
+)  # fmt: skip
+"""Operators whose results take longer to compute than to load.
+
+A large result of cheaper ones, as a mask of positions, stays a computation: kernels compute it where they read it.
+"""
+
+
 @sweep("fold_constants", exactness=EXACT)
 def fold_constants(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Replace constant subgraphs by weights.
 
     A node that draws random numbers, quantizes, or would grow the file beyond the bound is not folded.
     """
-    group = _foldable(engine, graph)
+    group, growing = _foldable(engine, graph)
     if not group:
         return
-    inside = set(group)
+    inside = _without_cheap_growth(engine, group, growing)
     frontier: list[ir.Value] = []
-    for node in group:
+    for node in (node for node in group if node in inside):
         for output in node.outputs:
             if _is_large_fill(node):
                 continue  # The readers in the group are folded; the others read the node.
@@ -72,10 +84,13 @@ def fold_constants(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
         assert producer is not None
         if tensor is None or producer.graph is None:
             continue
-        yield producer, _replace_by_constant(engine, value, tensor, inside)
+        growth = engine.settings.folding if value in growing else 0
+        yield producer, _replace_by_constant(engine, value, tensor, set(group), growth)
 
 
-def _replace_by_constant(engine: Engine, value: ir.Value, tensor: ir.TensorProtocol, group: set[ir.Node]) -> Result:
+def _replace_by_constant(
+    engine: Engine, value: ir.Value, tensor: ir.TensorProtocol, group: set[ir.Node], growth: int
+) -> Result:
     producer = value.producer()
     assert producer is not None
     if value.dtype is not None and tensor.dtype != value.dtype:
@@ -84,7 +99,7 @@ def _replace_by_constant(engine: Engine, value: ir.Value, tensor: ir.TensorProto
     assert producer.graph is not None
     constant = engine.new_constant(tensor, producer.graph, f"{value.name}_folded", nodes)
     exact = _is_exact(producer, group)
-    return Patch({value: constant}, nodes=nodes, exactness=None if exact else REASSOCIATES)
+    return Patch({value: constant}, nodes=nodes, exactness=None if exact else REASSOCIATES, growth=growth)
 
 
 def _is_exact(node: ir.Node, group: set[ir.Node]) -> bool:
@@ -102,9 +117,13 @@ def _is_exact(node: ir.Node, group: set[ir.Node]) -> bool:
     return True
 
 
-def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
-    """Return the nodes, in order, that depend on constants alone and stay within the growth bound."""
+def _foldable(engine: Engine, graph: ir.Graph) -> tuple[list[ir.Node], dict[ir.Value, bool]]:
+    """Return the nodes, in order, that depend on constants alone and stay within the growth bound.
+
+    Further the values that exceed the bound of a patch, or depend on such, each with True if a costly node made it.
+    """
     known: set[ir.Value] = set()
+    growing: dict[ir.Value, bool] = {}
     group: list[ir.Node] = []
     for node in facts.nodes_of(graph):
         if not _reads_constants(node, known):
@@ -114,13 +133,29 @@ def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
             continue
         if facts.bodies(node) or facts.refers_to_function_attribute(node):
             continue
-        reason = _objection(engine, node, known)
-        if reason is not None:
+        added = _added_bytes(engine, node, known)
+        if isinstance(added, str) or added > max(engine.settings.growth, engine.settings.folding):
+            reason = added if isinstance(added, str) else f"folding would add {added} bytes"
             engine.refused[("fold_constants", node_label(node))] = reason
             continue
         group.append(node)
         known.update(node.outputs)
-    return _without_idle_fills(engine, group)
+        operands = [growing[value] for value in node.inputs if value in growing]
+        if operands or added > engine.settings.growth:
+            growing.update(dict.fromkeys(node.outputs, node.op_type in COSTLY or any(operands)))
+    return _without_idle_fills(engine, group), growing
+
+
+def _without_cheap_growth(engine: Engine, group: Sequence[ir.Node], growing: Mapping[ir.Value, bool]) -> set[ir.Node]:
+    """Return the nodes that are replaced: without those of cheap, large results that other nodes read."""
+    inside = set(group)
+    for node in reversed(group):
+        cheap = [output for output in node.outputs if growing.get(output) is False]
+        if any(output.is_graph_output() or any(use.node not in inside for use in output.uses()) for output in cheap):
+            inside.remove(node)
+            reason = f"folding would add {sum(map(_bytes_of, cheap))} bytes"
+            engine.refused[("fold_constants", node_label(node))] = reason
+    return inside
 
 
 def _is_large_fill(node: ir.Node) -> bool:
@@ -153,8 +188,8 @@ def _reads_constants(node: ir.Node, known: set[ir.Value]) -> bool:
     return bool(node.inputs)
 
 
-def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | None:
-    """Return the reason why a constant node must not be folded, or None."""
+def _added_bytes(engine: Engine, node: ir.Node, known: set[ir.Value]) -> int | str:
+    """Return the bytes that folding a constant node adds, or the reason why it must not be folded."""
     size = 0
     for output in node.outputs:
         shape = facts.static_shape(output)
@@ -171,11 +206,8 @@ def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | Non
             shape = (len(source) + 1, int(np.prod(source, dtype=object)))
         size += int(np.prod(shape, dtype=object) * facts.element_bytes(kind))
     if _is_large_fill(node):
-        return f"the node replaces {size} bytes by one number" if size > LARGEST_FILL else None
-    freed = sum(_freed_bytes(value, node, known) for value in dict.fromkeys(node.inputs) if value is not None)
-    if size - freed > engine.settings.growth:
-        return f"folding would add {size - freed} bytes"
-    return None
+        return f"the node replaces {size} bytes by one number" if size > LARGEST_FILL else 0
+    return size - sum(_freed_bytes(value, node, known) for value in dict.fromkeys(node.inputs) if value is not None)
 
 
 def _freed_bytes(value: ir.Value, node: ir.Node, known: set[ir.Value]) -> int:
