@@ -32,7 +32,7 @@ NOISE = 1.03
 Result = dict[str, Any]
 
 
-def files(work: Path, name: str) -> tuple[Path, Path | None, Path]:
+def files(work: Path, name: str, is_open: bool) -> tuple[Path, Path | None, Path]:
     """Return the network in float32, in int8 (None if nothing in it can be quantized), and its samples."""
     import torch
 
@@ -45,7 +45,7 @@ def files(work: Path, name: str) -> tuple[Path, Path | None, Path]:
     module.eval()
     with torch.no_grad():
         module(*inputs)  # sets the sizes of lazy layers
-    converted = sardonyx.convert(module, inputs, dynamic=False)
+    converted = sardonyx.convert(module, inputs, dynamic="auto" if is_open else False)
     converted.save(path)
     names = [value.name for value in converted.model.graph.inputs]
     feeds = [
@@ -66,7 +66,7 @@ def measure(chosen: argparse.Namespace) -> Iterator[Result]:
     import block_networks
 
     for name in chosen.networks or block_networks.NETWORKS:
-        path, small, samples = files(chosen.work, name)
+        path, small, samples = files(chosen.work, name, chosen.open)
         for threads in chosen.threads:
             sides = {engines.SUBJECT: (engines.SUBJECT, path)}
             sides |= {} if small is None else {"int8": (engines.SUBJECT, small)}
@@ -129,6 +129,7 @@ def plot(path: Path, results: Sequence[Result]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="*", default=[], metavar="NAME", help="names of block_networks.py")
+    parser.add_argument("--open", action="store_true", help="leave sizes open where the network allows it")
     parser.add_argument("--peers", nargs="*", default=list(engines.PEERS), help=", ".join(engines.PEERS))
     parser.add_argument("--threads", nargs="*", type=int, default=[1], help="numbers of threads of every engine")
     parser.add_argument("--seconds", type=float, default=1.0, help="duration of the rounds of a network")
