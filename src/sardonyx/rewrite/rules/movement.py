@@ -44,8 +44,8 @@ def _resizes_nothing(m: Match) -> bool:
         return False
     at = 2 if s.node.op_type == "Resize" and s.opset >= 11 else 1
     scales = s.attr("scales") if s.node.op_type == "Upsample" and s.opset < 9 else facts.small_constant(s.input(at))
-    if scales is not None and len(scales):
-        return all(scale == 1 for scale in scales)
+    if scales is not None and np.size(scales):
+        return np.ndim(scales) == 1 and bool(np.all(np.asarray(scales) == 1))
     # Their number may be wrong, which inference detects only if it is known.
     is_counted = all(facts.static_shape(value) is not None for value in s.node.inputs[at:] if value is not None)
     return is_counted and output_has_dims(s, m.x)
