@@ -10,7 +10,7 @@ import pytest
 from sardonyx.compiler.analysis.strided_views import common_factors, factor_groups
 from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
-from sardonyx.core.dim import Dim, Size, equal, product
+from sardonyx.core.dim import Dim, Size, equal, floor_div, product
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
@@ -81,3 +81,13 @@ def test_rows_that_were_other_axes_are_read_where_they_lie() -> None:
         y = np.ones((3 * count, 5), np.float32)
         actual = program.run([x, y])[0]
         np.testing.assert_array_equal(actual, np.concatenate([x.transpose(1, 0, 2).reshape(-1, 5), y]))
+
+
+def test_halves_of_open_sizes_are_views_if_the_counts_are_equal() -> None:
+    """The counts are compared in a call: with one side rounded down, each size has to be a multiple."""
+    h, w = Dim.symbol("H"), Dim.symbol("W")
+    image, halves = (3, h, w), (3, floor_div(h, 2), 2, floor_div(w, 2), 2)
+    assert factor_groups(image, halves) == [([0], [0]), ([1], [1, 2]), ([2], [3, 4])]
+    assert factor_groups(halves, image) == [([0], [0]), ([1, 2], [1]), ([3, 4], [2])]
+    mixed = (3, h, floor_div(w, 2), 2)
+    assert factor_groups(mixed, (3, floor_div(h, 2), 2, w)) == [([0, 1, 2, 3], [0, 1, 2, 3])]

@@ -140,6 +140,7 @@ def factor_groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[l
 def _groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
     """Split axes from the first axis on; return None if sizes cannot be compared."""
     groups: list[tuple[list[int], list[int]]] = []
+    rounded: set[int] = set()
     i = j = 0
     while i < len(first) or j < len(second):
         mine: list[int] = []
@@ -154,7 +155,12 @@ def _groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[in
                 i, j = i + 1, j + 1
             elif _same(a, b):
                 break
-            elif j < len(second) and (i >= len(first) or _smaller(b, a)):
+            elif (side := _rounded_side(a, b, [first[k] for k in mine], [second[k] for k in theirs])) is not None:
+                rounded.add(side)
+                break
+            elif j < len(second) and (
+                i >= len(first) or _smaller(b, a) or _rounded_side(a, b * second[j], (), second[j : j + 1]) == 1
+            ):
                 b = b * second[j]
                 theirs.append(j)
                 j += 1
@@ -164,14 +170,30 @@ def _groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[in
                 i += 1
             else:
                 return None
-            if (i >= len(first) and j >= len(second)) and not _same(a, b):
+            if (
+                (i >= len(first) and j >= len(second))
+                and not _same(a, b)
+                and _rounded_side(a, b, [first[k] for k in mine], [second[k] for k in theirs]) is None
+            ):
                 return None
         if not mine and not theirs:
             # All remaining axes of one side have size 1.
             groups += [([axis], []) for axis in range(i, len(first))] + [([], [axis]) for axis in range(j, len(second))]
             break
         groups.append((mine, theirs))
-    return groups
+    return None if len(rounded) > 1 else groups
+
+
+def _rounded_side(a: Size, b: Size, mine: Sequence[Size], theirs: Sequence[Size]) -> int | None:
+    """Return which of two products (0 or 1) is the other one, rounded down to a multiple of one of its factors.
+
+    If products of one side alone are rounded, both are equal wherever the counts of all elements are.
+    """
+    for side, (whole, part, factors) in enumerate(((b, a, mine), (a, b, theirs))):
+        for factor in factors:
+            if isinstance(factor, int) and factor > 1 and _same(floor_div(whole, factor) * factor, part):
+                return side
+    return None
 
 
 def common_factors(first: Sequence[Size], second: Sequence[Size]) -> tuple[list[list[Size]], list[list[Size]]] | None:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sardonyx.core.dim import Size, at_least, dim_max, dim_min, equal, floor_div
+from sardonyx.core.dim import POSITIVE, Size, at_least, dim_max, dim_min, equal, floor_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import DType, TensorType
+from sardonyx.core.rules.assumed_sizes import assumed_pairs, exceeds
 
 
 class Sized(NamedTuple):
@@ -62,11 +63,22 @@ def _not_negative(*sizes: Size) -> bool:
 
 
 def _quotient(a: Size, b: Size) -> Size | None:
-    return floor_div(a, b) if at_least(b, 1) is True and _not_negative(a) else None
+    if not (_is_divisor(b) and _not_negative(a)):
+        return None
+    exact = floor_div(a, b, POSITIVE)
+    return exact if equal(exact * b, a) is True else floor_div(a, b)
 
 
 def _remainder(a: Size, b: Size) -> Size | None:
-    return a - b * floor_div(a, b) if at_least(b, 1) is True and _not_negative(a) else None
+    quotient = _quotient(a, b)
+    return None if quotient is None else a - b * quotient
+
+
+def _is_divisor(b: Size) -> bool:
+    """Return True if a size is positive, or assumed to be: a division by 0 has no result."""
+    if at_least(b, 1) is True:
+        return True
+    return assumed_pairs.get() is not None and at_least(b, 0) is True and not exceeds(1, b)
 
 
 def _less(a: Size, b: Size) -> bool | None:
