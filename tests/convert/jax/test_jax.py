@@ -96,6 +96,27 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "complex roots": (lambda x: (lambda z: (z.real, z.imag))(jnp.sqrt(x + 1j * x.sum(1, keepdims=True))), X),
     "complex quotients": (lambda x: (jnp.exp(1j * x) / (1 + 1j * x) @ x.T).real, X),
     "gradient": (jax.grad(lambda x: (jnp.tanh(x) ** 2).sum()), X),
+    "complex results": (lambda x: jnp.fft.fft(x), X),
+    "complex inputs": (lambda z: (z * 2, jnp.abs(z)), (X + 1j * X[::-1]).astype(np.complex64)),
+    "complex states": (lambda x: lax.scan(lambda c, r: (c * jnp.exp(1j * r), c.real), jnp.ones(5, complex), x)[1], X),
+    "a known key within a function": (lambda x: jax.random.permutation(jax.random.key(1), x), X),
+    "a choice": (lambda x: jax.random.choice(jax.random.key(1), x, (2,), replace=False), X),
+    "a seed": (lambda s: jax.random.normal(jax.random.PRNGKey(s), (4,)), np.uint32(5)),
+    "a key": (lambda k: jax.random.uniform(jax.random.fold_in(jax.random.split(k)[1], 3), (4,)), jax.random.key(2)),
+    "keys of steps": (
+        lambda s: lax.scan(
+            lambda k, _: (jax.random.split(k)[0], jax.random.bits(k, (3,))), jax.random.key(s), None, length=3
+        )[1],
+        np.uint32(1),
+    ),
+    "keys of rows": (
+        lambda x: x + jax.vmap(lambda k: jax.random.uniform(k))(jax.random.split(jax.random.key(0), 5)),
+        X,
+    ),
+    "windows of products": (
+        lambda x: lax.reduce_window(x, np.float32(1), lax.mul, (1, 2, 3, 1), (1, 1, 2, 1), "SAME"),
+        IMAGE,
+    ),
 }
 
 
@@ -131,9 +152,10 @@ def test_a_primitive_without_translation_is_named_with_its_line() -> None:
         sardonyx.convert(decomposed, (X,), framework="jax")
 
 
-def test_complex_inputs_and_results_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="complex numbers"):
-        sardonyx.convert(jnp.fft.fft, (X,), framework="jax")
+def test_complex_results_are_pairs_as_the_report_notes() -> None:
+    converted = sardonyx.convert(jnp.fft.fft, (X,), framework="jax")
+    assert "complex numbers and keys among inputs and outputs are pairs on a last axis" in converted.report.notes
+    assert list(converted.model.graph.outputs[0].shape)[-1] == 2
 
 
 def test_texts_are_no_examples() -> None:

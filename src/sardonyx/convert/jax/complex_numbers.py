@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.convert.jax.translation import COMPLEX_RULES, RULES, Context, Rule, is_complex
+from sardonyx.convert.jax.translation import COMPLEX_RULES, RULES, Context, Rule, is_complex, is_pair
 from sardonyx.errors import UnsupportedError
 
 MOVEMENTS = (
@@ -51,7 +51,7 @@ def _alike(name: str) -> Rule:
         parts = []
         for index in (0, 1):
             operands = [
-                part(c, x, index) if is_complex(variable) else x for x, variable in zip(inputs, e.invars, strict=True)
+                part(c, x, index) if is_pair(variable) else x for x, variable in zip(inputs, e.invars, strict=True)
             ]
             result = RULES[name](c, e, *operands)
             parts.append(result[0] if isinstance(result, (list, tuple)) else result)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.convert.jax.translation import Context, dtype_of, rule
+from sardonyx.convert.jax.translation import COMPLEX_RULES, RULES, Context, dtype_of, is_pair, part_type, rule
 
 
 def _identities(c: Context, values: list[ir.Value]) -> list[ir.Value]:
@@ -43,7 +43,8 @@ def _chosen(
 
 def _typed(c: Context, name: str, variable: Any, rank: int | None = None) -> ir.Value:
     sizes = [n if isinstance(n, int) else None for n in variable.aval.shape]
-    kind = ir.DataType.from_numpy(dtype_of(variable))
+    sizes += [2] if is_pair(variable) else []
+    kind = ir.DataType.from_numpy(part_type(variable))
     return ir.Value(name=c.names.fresh(name), type=ir.TensorType(kind), shape=ir.Shape(sizes))
 
 
@@ -79,7 +80,7 @@ def _while(c: Context, e: Any, *operands: ir.Value) -> list[ir.Value]:
     )
     states_after = []
     for variable, new, old in zip(e.outvars, results, carried, strict=True):
-        axes = list(range(len(lanes), len(variable.aval.shape)))
+        axes = list(range(len(lanes), len(variable.aval.shape) + is_pair(variable)))
         states_after.append(
             inner.node("Where", inner.node("Unsqueeze", going, inner.ints(axes)) if axes else going, new, old)
         )
@@ -119,3 +120,7 @@ def _scan(c: Context, e: Any, *operands: ir.Value) -> list[ir.Value]:
         stacked = [c.node("Slice", value, minus, end, c.ints([0]), minus) for value in values[len(states) :]]
         values = [*values[: len(states)], *stacked]
     return values
+
+
+# Branches and loops have pairs among their operands without a change.
+COMPLEX_RULES.update({name: RULES[name] for name in ("cond", "while", "scan")})

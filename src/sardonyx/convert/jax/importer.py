@@ -21,13 +21,24 @@ from sardonyx.convert.jax import (
     indices,
     linear_algebra,
     primitives,
+    random_numbers,
     special,
     windows,
 )
-from sardonyx.convert.jax.translation import Context, is_complex
+from sardonyx.convert.jax.translation import Context, is_key, is_pair, part_type
 from sardonyx.errors import ConversionError, EvaluationError, OptionError, UnsupportedError
 
-FAMILIES = (control, primitives, windows, indices, linear_algebra, factorizations, special, complex_numbers)
+FAMILIES = (
+    control,
+    primitives,
+    windows,
+    indices,
+    linear_algebra,
+    factorizations,
+    special,
+    complex_numbers,
+    random_numbers,
+)
 """Modules that register translations."""
 
 OPSET = 21
@@ -147,7 +158,8 @@ def _translated(source: Any, options: Options, trials: int) -> Imported:
     arguments, parameters = _arguments(source, options)
     leaves, structure = jax.tree.flatten(arguments)
     try:
-        arrays = [np.asarray(jax.numpy.asarray(leaf)) for leaf in leaves]
+        leaves = [leaf if is_key(leaf) else jax.numpy.asarray(leaf) for leaf in leaves]
+        arrays = [_stored(jax, leaf) for leaf in leaves]
     except (TypeError, ValueError) as error:
         raise OptionError(f"expected arrays of numbers: {error}", where="example_inputs") from error
     names = _leaf_names(arguments, parameters)
@@ -156,18 +168,13 @@ def _translated(source: Any, options: Options, trials: int) -> Imported:
         results: list[Any] = jax.tree.leaves(source(*jax.tree.unflatten(structure, values)))
         return results
 
-    shapes, closed = _traced(jax, flat, arrays, names, options, trials)
+    shapes, closed = _traced(jax, flat, leaves, names, options, trials)
     calls: list[Call] = []
     context = Context(Names(), {}, calls)
     inputs = []
-    if any(is_complex(variable) for variable in (*closed.jaxpr.invars, *closed.jaxpr.outvars)):
-        raise UnsupportedError(
-            "an input or a result holds complex numbers, which ONNX graphs cannot",
-            where="jax",
-            remedy="Pass and return real and imaginary parts.",
-        )
     for name, array, shape in zip(names, arrays, shapes, strict=True):
         sizes = [size if isinstance(size, int) else str(size) for size in shape]
+        sizes += list(array.shape[len(shape) :])
         kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))
         inputs.append(ir.Value(name=context.names.fresh(name), type=kind, shape=ir.Shape(sizes)))
         for axis, size in enumerate(shape):
@@ -179,8 +186,9 @@ def _translated(source: Any, options: Options, trials: int) -> Imported:
     for i, (value, variable) in enumerate(zip(results, closed.jaxpr.outvars, strict=True)):
         output = context.node("Identity", value)
         output.name = context.names.fresh(f"output_{i}" if len(results) > 1 else "output")
-        output.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(variable.aval.dtype)))
-        output.shape = ir.Shape([n if isinstance(n, int) else _size_name(n) for n in variable.aval.shape])
+        output.type = ir.TensorType(ir.DataType.from_numpy(part_type(variable)))
+        result = [n if isinstance(n, int) else _size_name(n) for n in variable.aval.shape]
+        output.shape = ir.Shape([*result, 2] if is_pair(variable) else result)
         outputs.append(output)
     graph = context.graph(inputs, outputs, getattr(source, "__name__", type(source).__name__))
     graph.opset_imports[""] = max(OPSET, *context.opsets, 0)
@@ -192,8 +200,26 @@ def _translated(source: Any, options: Options, trials: int) -> Imported:
         for axis, size in enumerate(shape)
         if not isinstance(size, int)
     }
-    run = _runner(jax, flat, names, [str(output.name) for output in outputs])
-    return Imported(model, run, sizes=opened, examples=(example,), calls=calls)
+    run = _runner(jax, flat, dict(zip(names, leaves, strict=True)), [str(output.name) for output in outputs])
+    notes = []
+    if any(is_pair(variable) for variable in (*closed.jaxpr.invars, *closed.jaxpr.outvars)):
+        notes.append("complex numbers and keys among inputs and outputs are pairs on a last axis")
+    return Imported(model, run, sizes=opened, examples=(example,), calls=calls, notes=notes)
+
+
+def _stored(jax: Any, leaf: Any) -> Any:
+    """Return an array as the model has it: complex numbers and keys are pairs on a last axis."""
+    array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+    return np.stack([array.real, array.imag], -1) if array.dtype.kind == "c" else array
+
+
+def _restored(jax: Any, array: Any, leaf: Any) -> Any:
+    """Return an array of the model as the function has it, like `leaf`."""
+    if is_key(leaf):
+        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=jax.random.key_impl(leaf))
+    if leaf.dtype.kind == "c":
+        return jax.numpy.asarray(array[..., 0] + array.dtype.type(1) * 1j * array[..., 1]).astype(leaf.dtype)
+    return jax.numpy.asarray(array)
 
 
 def _size_name(size: Any) -> str | None:
@@ -288,13 +314,13 @@ def _jaxpr(jax: Any, flat: Callable[..., Any], arrays: Sequence[Any], shapes: Se
 
 
 def _runner(
-    jax: Any, flat: Callable[..., Any], names: Sequence[str], outputs: Sequence[str]
+    jax: Any, flat: Callable[..., Any], leaves: Mapping[str, Any], outputs: Sequence[str]
 ) -> Callable[[Feeds], Answers]:
     def run(feeds: Feeds) -> Answers:
         try:
-            results = flat(*(jax.numpy.asarray(feeds[name]) for name in names))
+            results = flat(*(_restored(jax, feeds[name], leaf) for name, leaf in leaves.items()))
         except Exception as error:
             raise EvaluationError(f"jax refuses: {str(error)[:300]}", where="jax") from error
-        return {name: np.asarray(result) for name, result in zip(outputs, results, strict=True)}
+        return {name: _stored(jax, result) for name, result in zip(outputs, results, strict=True)}
 
     return run

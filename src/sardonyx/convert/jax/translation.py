@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ RULES: dict[str, Rule] = {}
 """Translations by primitive: functions of (context, equation, inputs) that return one or more values."""
 
 COMPLEX_RULES: dict[str, Rule] = {}
-"""Translations of primitives with complex operands or results: pairs of real numbers on a last axis."""
+"""Translations of primitives with pairs: complex numbers, and keys of random numbers, on a last axis."""
 
 INLINED = frozenset(
     (
@@ -133,12 +134,25 @@ class Context(GraphBuilder):
 
     # Equations
 
-    def call(self, jaxpr: Any, constants: Sequence[Any], operands: Sequence[ir.Value]) -> list[ir.Value]:
-        """Add the equations of a jaxpr over operands, and return its results."""
+    def call(
+        self,
+        jaxpr: Any,
+        constants: Sequence[Any],
+        operands: Sequence[ir.Value],
+        known_operands: Mapping[int, Any] = MappingProxyType({}),
+    ) -> list[ir.Value]:
+        """Add the equations of a jaxpr over operands, and return its results.
+
+        Args:
+            jaxpr: The equations.
+            constants: Values of the jaxpr's constants.
+            operands: Values of the jaxpr's inputs.
+            known_operands: Numbers of inputs, by index, that follow from keys of random numbers alone.
+        """
         if self.depth > _DEEPEST:
             raise UnsupportedError(f"jaxprs nested more than {_DEEPEST} times", where="jax")
         values: dict[Any, ir.Value] = {}
-        known = known_values(jaxpr, constants)
+        known = known_values(jaxpr, constants, {jaxpr.invars[index]: item for index, item in known_operands.items()})
         for variable, constant in zip(jaxpr.constvars, constants, strict=True):
             if variable not in known:
                 values[variable] = constant if isinstance(constant, ir.Value) else self.array(constant)
@@ -155,7 +169,12 @@ class Context(GraphBuilder):
             for atom in equation.invars:
                 if not hasattr(atom, "val") and atom in known and atom not in values:
                     values[atom] = self.array(known[atom])
-            results = self.equation(equation, [read(atom) for atom in equation.invars])
+            inner = {
+                index: known[atom]
+                for index, atom in enumerate(equation.invars)
+                if not hasattr(atom, "val") and atom in known
+            }
+            results = self.equation(equation, [read(atom) for atom in equation.invars], inner)
             values.update(zip(equation.outvars, results, strict=True))
         for atom in jaxpr.outvars:
             if not hasattr(atom, "val") and atom in known:
@@ -165,7 +184,9 @@ class Context(GraphBuilder):
     def array(self, constant: Any) -> ir.Value:
         """Return a captured array as a constant."""
         if is_key(constant):
-            raise UnsupportedError("random numbers of an open number", where="jax", remedy="Fix the sizes.")
+            import jax
+
+            constant = jax.random.key_data(constant)
         array = np.asarray(constant)
         if array.dtype.kind == "c":
             array = np.stack([array.real, array.imag], -1)
@@ -173,8 +194,13 @@ class Context(GraphBuilder):
             raise UnsupportedError(f"a constant of type {array.dtype}", where="jax")
         return self.constant(array, name="weight" if array.size > 64 else "")
 
-    def equation(self, equation: Any, inputs: list[ir.Value]) -> list[ir.Value]:
+    def equation(self, equation: Any, inputs: list[ir.Value], known: Mapping[int, Any]) -> list[ir.Value]:
         """Add one equation.
+
+        Args:
+            equation: The equation.
+            inputs: Values of its operands.
+            known: Numbers of operands, by index, that follow from keys of random numbers alone.
 
         Raises:
             UnsupportedError: The primitive has no translation; names primitive and source line.
@@ -185,12 +211,13 @@ class Context(GraphBuilder):
             closed = next(parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters)
             inner = getattr(closed, "jaxpr", closed)
             self.depth += 1
-            results = self.call(inner, getattr(closed, "consts", ()), inputs)
+            results = self.call(inner, getattr(closed, "consts", ()), inputs, known)
             self.depth -= 1
             return results
         where = source_line(equation)
-        has_complex = any(map(is_complex, (*equation.invars, *equation.outvars)))
-        translation = (COMPLEX_RULES if has_complex else RULES).get(name)
+        atoms = (*equation.invars, *equation.outvars)
+        has_complex = any(map(is_complex, atoms))
+        translation = (COMPLEX_RULES if any(map(is_pair, atoms)) else RULES).get(name)
         if translation is None:
             raise UnsupportedError(
                 f"the primitive '{name}' has no translation{' for complex numbers' if has_complex else ''}",
@@ -211,11 +238,11 @@ def is_key(value: Any) -> bool:
     return str(getattr(value, "dtype", "")).startswith("key<")
 
 
-def known_values(jaxpr: Any, constants: Sequence[Any]) -> dict[Any, Any]:
+def known_values(jaxpr: Any, constants: Sequence[Any], operands: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return the values of the variables that follow from keys of random numbers alone, by variable."""
     known: dict[Any, Any] = {
         variable: constant for variable, constant in zip(jaxpr.constvars, constants, strict=True) if is_key(constant)
-    }
+    } | dict(operands)
     if not known and not any(equation.primitive.name in KEYED for equation in jaxpr.eqns):
         return {}
     for equation in jaxpr.eqns:
@@ -226,10 +253,10 @@ def known_values(jaxpr: Any, constants: Sequence[Any]) -> dict[Any, Any]:
             continue
         if not all(isinstance(size, int) for variable in equation.outvars for size in variable.aval.shape):
             continue
-        operands = [atom.val if hasattr(atom, "val") else known[atom] for atom in atoms]
+        numbers = [atom.val if hasattr(atom, "val") else known[atom] for atom in atoms]
         bound = equation.primitive.get_bind_params(equation.params)
         subfunctions, parameters = bound if isinstance(bound, tuple) else ((), bound)
-        results = equation.primitive.bind(*subfunctions, *operands, **parameters)
+        results = equation.primitive.bind(*subfunctions, *numbers, **parameters)
         results = results if equation.primitive.multiple_results else [results]
         known.update(zip(equation.outvars, results, strict=True))
     return known
@@ -248,6 +275,18 @@ def source_line(equation: Any) -> str:
     except (ImportError, AttributeError, TypeError):
         return "jax"
     return f"{frame.file_name}:{frame.start_line}" if frame is not None else "jax"
+
+
+def is_pair(atom: Any) -> bool:
+    """Return True for a variable whose elements are pairs on a last axis: complex numbers or keys."""
+    return is_complex(atom) or is_key(atom.aval)
+
+
+def part_type(atom: Any) -> Any:
+    """Return the element type of a variable, of one part if the elements are pairs."""
+    if is_key(atom.aval):
+        return np.dtype(np.uint32)
+    return np.zeros(0, atom.aval.dtype).real.dtype
 
 
 def is_complex(atom: Any) -> bool:

@@ -11,6 +11,8 @@ from sardonyx.convert.jax.primitives import extremes, like, spread
 from sardonyx.convert.jax.translation import Context, dtype_of, rule
 from sardonyx.errors import UnsupportedError
 
+_LARGEST_WINDOW = 1024
+
 
 @rule("conv_general_dilated")
 def _convolution(c: Context, e: Any, x: ir.Value, w: ir.Value) -> ir.Value:
@@ -114,3 +116,26 @@ def _window(c: Context, e: Any, x: ir.Value) -> ir.Value:
         pooled = c.node("MaxPool", flat, **attributes)
     pooled = c.reshaped(pooled, [result[i] for i in order])
     return c.node("Transpose", pooled, perm=[order.index(i) for i in range(len(order))])
+
+
+@rule("reduce_window")
+def _window_of_function(c: Context, e: Any, *inputs: ir.Value) -> list[ir.Value]:
+    """Translate windows that any function reduces: one strided slice for each element of a window, in order."""
+    p, count = e.params, len(e.outvars)
+    if any(n != 1 for n in p["base_dilation"]):
+        raise UnsupportedError("base_dilation other than 1", where=e.primitive.name)
+    kernel, strides, dilations = p["window_dimensions"], p["window_strides"], p["window_dilation"]
+    if int(np.prod(kernel)) > _LARGEST_WINDOW:
+        raise UnsupportedError(f"windows of more than {_LARGEST_WINDOW} elements", where=e.primitive.name)
+    operands, starts = inputs[:count], inputs[count:]
+    ends = c.sizes([pair[side] for side in range(2) for pair in p["padding"]])
+    padded = [c.node("Pad", x, ends, start) for x, start in zip(operands, starts, strict=True)]
+    axes = list(range(len(kernel)))
+    spans = c.sizes([(n - 1) * stride + 1 for n, stride in zip(e.outvars[0].aval.shape, strides, strict=True)])
+    values = list(starts)
+    for offset in np.ndindex(*kernel):
+        begins = c.ints([int(i * d) for i, d in zip(offset, dilations, strict=True)])
+        stops = c.node("Add", begins, spans)
+        parts = [c.node("Slice", x, begins, stops, c.ints(axes), c.ints([int(n) for n in strides])) for x in padded]
+        values = c.call(p["jaxpr"], p["consts"], [*values, *parts])
+    return [c.node("Expand", value, c.sizes(e.outvars[0].aval.shape)) for value in values]
