@@ -3,9 +3,10 @@
 Run from the root of the repository: ``python tools/fuzz_parsers.py --inputs 10000000 --seed 0``. The targets
 (`tests/fuzz/parser_targets.py`) are the parsers of requests (JSON, binary tensors, HTTP/1, HTTP/2, header blocks,
 messages of gRPC, lists of numbers, safetensors), of the files of a server (``config.pbtxt``, settings, tokens,
-policies), of hubs (manifests, lock files, file names), and of trust (encrypted files, keys, licences, signatures,
-messages of attestation). Each gets an equal share of the processor time. `tools/fuzz_requests.py` computes the requests
-that are accepted, and draws edits.
+policies), of hubs (manifests, lock files, file names), of trust (encrypted files, keys, licences, signatures,
+messages of attestation), and of conversions (TensorFlow Lite, GGUF, configurations and weights of language models).
+Each gets an equal share of the processor time. `tools/fuzz_requests.py` computes the requests that are accepted, and
+draws edits.
 
 A finding is an exception that is no refusal, a failed check of what was accepted, an answer of 500, or an input without
 an end. Prints each finding with its input, counts and the resident memory once a minute, and at the end; the exit

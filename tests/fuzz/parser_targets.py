@@ -47,6 +47,7 @@ from sardonyx.trust.encryption.recipients import wrap
 from sardonyx.trust.encryption.segments import decrypt_stream, encrypt_stream, plain_size
 from sardonyx.trust.signing.policy import read_policy
 from sardonyx.trust.signing.signatures import signed_files
+from tests.fuzz.model_file_targets import model_file_targets
 from tests.serve.drawn_requests import MODELS
 from tests.serve.parser_inputs import Machine, grpc_seeds, http_seeds
 
@@ -175,6 +176,8 @@ class Targets:
         self.all: dict[str, Target] = {}
         for group in (self._requests, self._values, self._repository, self._hub, self._keys, self._encrypted):
             group()
+        for name, (read, seeds) in model_file_targets(folder).items():
+            self._add(name, read, *seeds)
 
     def _add(self, name: str, read: Callable[[bytes], object], *seeds: bytes) -> None:
         self.all[name] = Target(read, tuple(map(Seed.of, seeds)))

@@ -7,6 +7,7 @@ convolution is between two transpositions, and the optimizer cancels neighbourin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,9 @@ DEEPEST = 16
 
 MOST_OPERATORS = 1 << 17
 """Operators of a model, with those of subgraphs once for each use: uses of uses would multiply without a limit."""
+
+MOST_ELEMENTS = 1 << 28
+"""Elements of a variable tensor, whose zeros a file does not hold."""
 
 Translator = Callable[["Call"], ir.Value | Sequence[ir.Value] | None]
 
@@ -272,6 +276,11 @@ class Scope(GraphBuilder):
         if index not in self.values:
             tensor = self.record.tensors[index]
             if tensor.data is None and tensor.is_variable:
+                if math.prod(tensor.shape) > MOST_ELEMENTS:
+                    raise InvalidModelError(
+                        f"variable '{tensor.name}' of {list(tensor.shape)}, expected at most {MOST_ELEMENTS} elements",
+                        where=self.translation.file.where,
+                    )
                 array: Any = np.zeros(tensor.shape, self.type(tensor).numpy())
             elif tensor.data is None and 0 in tensor.shape:
                 array = np.zeros(tensor.shape, self.type(tensor).numpy())
@@ -410,6 +419,16 @@ class Call:
         options: dict[str, Any] = {"custom_options": self.record.custom_options} if self.record.custom_options else {}
         count = len(self.record.outputs)
         return self.nodes(self.record.name, count, *self.reals(), domain="tflite", **options)
+
+    def within(self, size: int, most: int, subject: str) -> int:
+        """Return a size of the file that is the size of a constant of the model.
+
+        Raises:
+            UnsupportedError: The size is open or above `most`.
+        """
+        if not 0 <= size <= most:
+            raise self.unsupported(f"{subject} is {'open' if size < 0 else size}, expected at most {most}")
+        return size
 
     def unsupported(self, problem: str) -> UnsupportedError:
         """Return the error of an operator that has no translation."""

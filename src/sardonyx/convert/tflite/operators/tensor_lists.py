@@ -42,7 +42,8 @@ def reserve(c: Call) -> None:
     """Translate a list of a number of elements that are not written yet."""
     if c.rank(0) != 1:
         raise c.unsupported("a list of elements of unknown rank")
-    sizes = c.node("Max", c.int64(0), c.constant(np.full(c.sizes(0), -1, np.int64)))
+    c.within(c.sizes(0)[0], 8, "the rank of elements of a list")
+    sizes = c.node("Max", c.int64(0), c.constant(-1, np.int64))
     open_size, one = c.constant(-1, np.int64), c.constant(1, np.int64)
     sizes = c.node("Where", c.node("Equal", sizes, open_size), one, sizes)
     count = c.node("Reshape", c.int64(1), c.constant([1], np.int64))

@@ -160,9 +160,7 @@ def logical_xor(c: Call) -> ir.Value:
 def cumprod(c: Call) -> ir.Value:
     """Translate products of all elements up to each: a product over a triangle of each line, 1 outside."""
     (axis,) = c.integers(1, "the axis")
-    rank, size = c.rank(0), c.sizes(0)[axis]
-    if size < 0:
-        raise c.unsupported("a cumulative product along an axis of open size")
+    rank, size = c.rank(0), c.within(c.sizes(0)[axis], 1 << 12, "the size of the axis of a cumulative product")
     axis %= rank
     order = np.arange(size)
     rows, columns = (order[:, None], order) if not c.option("reverse") else (order, order[:, None])
@@ -223,9 +221,7 @@ def matrix_diag_part(c: Call) -> ir.Value:
     """Translate the main diagonal of matrices."""
     if c.has(1) and c.integers(1, "the diagonal") != [0]:
         raise c.unsupported("a diagonal other than the main one")
-    height, width = c.sizes(0)[-2:]
-    if min(height, width) < 0:
-        raise c.unsupported("the diagonal of matrices of open size")
+    height, width = (c.within(size, 1 << 12, "the size of matrices with a diagonal") for size in c.sizes(0)[-2:])
     on_diagonal = c.constant(np.eye(height, width, dtype=bool))
     diagonal = c.node("Where", on_diagonal, c.input(0), c.like(0, 0))
     rows = c.node("ReduceSum", diagonal, c.constant([-1], np.int64), keepdims=0)
@@ -275,9 +271,9 @@ def fourier(c: Call) -> ir.Value:
 def max_pool_with_argmax(c: Call) -> list[ir.Value]:
     """Translate maxima and their indices, which count rows, columns and then channels of an image."""
     kernel, strides = (list(c.option(name, [1] * 4))[1:3] for name in ("ksize", "strides"))
-    height, width, channels = c.sizes(0)[1:]
-    if min(height, width, channels) < 0 or c.option("include_batch_in_index", False):
-        raise c.unsupported("indices of maxima in images of open size, or counted across images")
+    height, width, channels = (c.within(size, 1 << 16, "the size of images with maxima") for size in c.sizes(0)[1:])
+    if c.option("include_batch_in_index", False):
+        raise c.unsupported("indices of maxima that are counted across images")
     pads = {"auto_pad": "SAME_UPPER"} if c.option("padding") == "SAME" else {}
     largest, positions = c.nodes("MaxPool", 2, first(c, c.input(0)), kernel_shape=kernel, strides=strides, **pads)
     pixel = last(c, c.node("Mod", positions, c.constant(height * width, np.int64)))
@@ -335,9 +331,8 @@ def crop_and_resize(c: Call) -> ir.Value:
     images = c.node("Gather", c.cast(c.input(0), ir.DataType.FLOAT), c.input(2), axis=0)
     weights, inside = [], []
     for axis, count in enumerate(sizes):
-        extent = c.sizes(0)[1 + axis]
-        if extent < 1 or not 1 <= count <= 1 << 16:
-            raise c.unsupported("parts of images of open size")
+        extent = c.within(c.sizes(0)[1 + axis], 1 << 16, "the size of images with parts")
+        c.within(count, 1 << 16, "the size of parts of images")
         low, high = (c.node("Gather", c.input(1), c.constant([axis + 2 * end], np.int64), axis=1) for end in (0, 1))
         if count > 1:
             share = c.constant((np.arange(count) / (count - 1)).astype(np.float32))
