@@ -69,6 +69,34 @@ add("key_of_input", lambda x, s: x + random.normal(random.PRNGKey(s), (6,)), X, 
 add("dropout_by_hand", lambda x: jnp.where(random.bernoulli(KEY, 0.7, x.shape), x / 0.7, 0), X)
 
 
+add("key_as_input", lambda x, k: x + random.uniform(random.split(k)[0], (6,)), X, random.key(3))
+add(
+    "keys_of_steps",
+    lambda x, k: lax.scan(lambda s, r: (random.split(s)[0], r + random.normal(s, (6,))), k, x)[1],
+    X,
+    random.key(3),
+)
+add(
+    "keys_of_rows",
+    lambda x, i: jax.vmap(lambda r, n: r * random.bernoulli(random.fold_in(random.key(0), n), 0.5, (6,)))(x, i),
+    X,
+    LONG[:4],
+)
+add(
+    "key_on_branches",
+    lambda x, s: lax.cond(
+        x.sum() > 0, lambda k: random.uniform(k, (6,)), lambda k: random.normal(k, (6,)), random.key(s)
+    ),
+    X,
+    np.uint32(9),
+)
+add("choice_of_input_key", lambda x, s: random.choice(random.key(s), x, (3,), replace=False), X, np.uint32(1))
+add(
+    "complex_states", lambda x: lax.scan(lambda c, r: (c * jnp.exp(1j * r), jnp.real(c)), jnp.ones(6, complex), x)[1], X
+)
+add("complex_inputs", lambda z: (z * 2, jnp.abs(z)), (X + 1j * Y).astype(np.complex64))
+
+
 # Derivatives and control.
 @jax.custom_vjp
 def _clipped(x: Any) -> Any:
@@ -359,7 +387,7 @@ add(
     "piecewise",
     lambda x: (
         jnp.piecewise(x, [x < -1, x > 1], [-1.0, 1.0, lambda v: v**3]),
-        jnp.choose(jnp.array([0, 1, 0, 1, 0, 1]), [x[0], x[1]]),
+        jnp.choose(jnp.array([0, 1, 0, 1, 0, 1]), [x[0], x[1]], mode="clip"),
     ),
     X,
 )

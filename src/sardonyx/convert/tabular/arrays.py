@@ -86,6 +86,15 @@ _COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
     np.remainder: lambda x, y: x - np.floor(x / y) * y,
     np.deg2rad: lambda x: x * (np.pi / 180),
     np.rad2deg: lambda x: x * (180 / np.pi),
+    np.hypot: lambda x, y: _hypot(x, y),
+    np.arctan2: lambda y, x: _angle(y, x),
+    np.logaddexp: lambda x, y: np.maximum(x, y) + _log1p(np.exp(-np.absolute(x - y))),
+    np.fmax: lambda x, y: where(np.isnan(x), y, where(np.isnan(y), x, np.maximum(x, y))),
+    np.fmin: lambda x, y: where(np.isnan(x), y, where(np.isnan(y), x, np.minimum(x, y))),
+    np.float_power: lambda x, y: np.power(x * 1.0, y),
+    np.heaviside: lambda x, y: where(np.isnan(x), x, where(np.equal(x, 0.0), y, np.greater(x, 0.0).astype(np.float64))),
+    np.copysign: lambda x, y: np.absolute(x) * where(np.less(y, 0.0), -1.0, 1.0),
+    np.conjugate: lambda x: x,
 }
 """Functions that ONNX lacks, as compositions."""
 
@@ -100,6 +109,22 @@ def _log1p(x: Any) -> Any:
 def _expm1(x: Any) -> Any:
     """Return exp(x) - 1 without loss of small x, as tanh(x / 2) * (exp(x) + 1)."""
     return np.tanh(x / 2.0) * (np.exp(x) + 1.0)
+
+
+def _hypot(x: Any, y: Any) -> Any:
+    """Return the length of (x, y), scaled by the larger part so that squares are finite."""
+    x, y = np.absolute(x), np.absolute(y)
+    larger = np.maximum(x, y)
+    scale = where(np.equal(larger, 0.0) | np.isinf(larger), 1.0, larger)
+    return np.sqrt((x / scale) ** 2 + (y / scale) ** 2) * scale
+
+
+def _angle(y: Any, x: Any) -> Any:
+    """Return the angle of (x, y) in all four quadrants."""
+    half_turn = where(np.less(y, 0.0), -np.pi, np.pi)
+    angle = np.arctan(y / where(np.equal(x, 0.0), 1.0, x))
+    angle = where(np.less(x, 0.0), angle + half_turn, angle)
+    return where(np.equal(x, 0.0), np.sign(y) * (np.pi / 2), angle)
 
 
 class Array(NDArrayOperatorsMixin):
@@ -180,22 +205,34 @@ class Array(NDArrayOperatorsMixin):
     astype = cast
 
     def __getitem__(self, key: Any) -> Array:
-        """Return columns by ``x[:, columns]``: an integer, integers or a slice."""
-        if isinstance(key, tuple) and len(key) == 2 and key[0] == slice(None):
-            return self.columns(key[1])
+        """Return columns by ``x[:, columns]``: an integer, integers or a slice; None is a new axis.
+
+        Raises:
+            UnsupportedError: The first axis, which is of rows, would lose some.
+        """
+        items = key if isinstance(key, tuple) else (key,)
+        new = [axis for axis, item in enumerate(items) if item is None]
+        rest = [item for item in items if item is not None]
+        is_last = rest[:1] == [Ellipsis]
+        whole = (slice(None), Ellipsis)
+        if len(rest) <= 2 and all(any(item is one or item == one for one in whole) for item in rest[:1]):
+            result = self if len(rest) < 2 else self.columns(rest[1], -1 if is_last else 1)
+            if not is_last or new in ([], [len(items) - 1]):
+                axes = [-1] if is_last and new else new
+                return result.node("Unsqueeze", axes) if axes else result
         raise UnsupportedError(f"indexing by {key!r} has no translation; expected x[:, columns]")
 
-    def columns(self, key: Any) -> Array:
+    def columns(self, key: Any, axis: int = 1) -> Array:
         """Return columns: one as [rows], several as [rows, columns]."""
         if isinstance(key, slice):
             if key == slice(None):
                 return self
             if key.stop is None or key.stop < 0 or (key.start or 0) < 0:
                 start, stop = key.start or 0, np.iinfo(np.int64).max if key.stop is None else key.stop
-                return self.node("Slice", [start], [stop], [1], [key.step or 1])
+                return self.node("Slice", [start], [stop], [axis], [key.step or 1])
             key = list(range(key.start or 0, key.stop, key.step or 1))
         index = np.asarray(key)
-        return self.node("Gather", index.nonzero()[0] if index.dtype == bool else index, axis=1)
+        return self.node("Gather", index.nonzero()[0] if index.dtype == bool else index, axis=axis)
 
     def rows(self, index: Array) -> Array:
         """Return rows of a table by an integer array."""
@@ -281,11 +318,13 @@ def lifted(builder: GraphBuilder, operand: Any, dtype: np.dtype[Any]) -> Array:
     return Array(builder, builder.constant(np.asarray(operand).astype(dtype)), dtype)
 
 
-def where(condition: Any, yes: Any, no: Any) -> Any:
+def where(condition: Any, yes: Any = None, no: Any = None) -> Any:
     """Return elements of `yes` where a condition holds, else of `no`."""
-    if not isinstance(condition, Array):
+    if yes is None or no is None:
         raise UnsupportedError("numpy.where of one argument has no translation")
     dtype = common_type((yes, no))
+    array = next(item for item in (condition, yes, no) if isinstance(item, Array))
+    condition = lifted(array.builder, condition, np.dtype(bool))
     operands = [lifted(condition.builder, operand, dtype) for operand in (yes, no)]
     return condition.node("Where", *operands, dtype=dtype)
 
@@ -342,8 +381,59 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.expand_dims: lambda x, axis: x.node("Unsqueeze", [axis]),
     np.zeros_like: lambda x, **_: x * 0,
     np.ones_like: lambda x, **_: x * 0 + 1,
+    np.full_like: lambda x, fill, **_: x * 0 + fill,
+    np.column_stack: lambda parts: concatenated([_matrix(part) for part in parts], axis=1),
+    np.squeeze: lambda x, axis: x.node("Squeeze", [axis]),
+    np.any: lambda x, axis=None, **options: x.any(axis, **options),
+    np.all: lambda x, axis=None, **options: np.logical_not(np.logical_not(x).any(axis, **options)),
+    np.prod: lambda x, axis=None, keepdims=False, **_: x._reduced("ReduceProd", axis, keepdims),
+    np.var: lambda x, axis=None, ddof=0, keepdims=False, **_: _variance(x, axis, ddof, keepdims),
+    np.std: lambda x, axis=None, ddof=0, keepdims=False, **_: np.sqrt(_variance(x, axis, ddof, keepdims)),
+    np.cumsum: lambda x, axis: x.node("CumSum", np.asarray(axis)),
+    np.flip: lambda x, axis: x.node("Slice", [-1], [np.iinfo(np.int64).min], [axis], [-1]),
+    np.select: lambda conditions, choices, default=0: _selected(conditions, choices, default),
+    np.digitize: lambda x, bins, right=False: _bins(x, bins, right),
+    np.diff: lambda x, axis=-1: (
+        x.node("Slice", [1], [np.iinfo(np.int64).max], [axis]) - x.node("Slice", [0], [-1], [axis])
+    ),
+    np.linalg.norm: lambda x, axis=None, keepdims=False: x._reduced("ReduceL2", axis, keepdims),
 }
 """Functions of numpy over :class:`Array`."""
+
+
+def _matrix(part: Any) -> Any:
+    """Return a vector as one column; the elements of a matrix keep their rows."""
+    if not isinstance(part, Array):
+        return part if np.ndim(part) == 2 else np.reshape(part, (-1, 1))
+    rows = part.node("Shape", dtype=np.int64, start=0, end=1)
+    return part.node("Reshape", concatenated([rows, part.constant([-1], np.int64)]))
+
+
+def _variance(x: Array, axis: Any, ddof: int, keepdims: bool) -> Any:
+    """Return the mean square distance from the mean; with `ddof`, of an axis of known size only."""
+    if ddof:
+        raise UnsupportedError(f"numpy.var with ddof={ddof} has no translation; expected 0")
+    return ((x - x.mean(axis, keepdims=True)) ** 2).mean(axis, keepdims=keepdims)
+
+
+def _selected(conditions: Sequence[Any], choices: Sequence[Any], default: Any) -> Any:
+    """Return the choice of the first condition that holds."""
+    result = default
+    for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):
+        result = where(condition, choice, result)
+    return result
+
+
+def _bins(x: Array, bins: Any, right: bool) -> Array:
+    """Return numbers of the bins between ascending edges."""
+    edges = np.asarray(bins)
+    if edges.ndim != 1 or (np.diff(edges) < 0).any():
+        raise UnsupportedError("numpy.digitize of edges that are not ascending has no translation")
+    above = [np.greater(x, edge) if right else np.greater_equal(x, edge) for edge in edges]
+    total: Any = x.cast(np.float64) * 0
+    for part in above:
+        total = total + part.astype(np.float64)
+    return total.astype(np.int64)
 
 
 def softmax(x: Array) -> Array:

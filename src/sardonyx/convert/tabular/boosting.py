@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sardonyx.convert.tabular.arrays import Array, sigmoid, softmax, where
+from sardonyx.convert.tabular.arrays import Array, concatenated, sigmoid, softmax, where
 from sardonyx.convert.tabular.linear import two_columns
 from sardonyx.convert.tabular.methods import labels, method, number_matrix
 from sardonyx.convert.tabular.trees import LESS, LESS_OR_EQUAL, MEMBER, Tree, ensemble
@@ -145,6 +146,9 @@ def _xgboost_margin(estimator: Any, x: Any) -> tuple[Array, str, dict[str, Any]]
             trees.append(_xgboost_tree(tree, 1.0 if weights is None else weights[i]))
             targets.append(int(group))
     features = number_matrix(x).cast(np.float32).cast(np.float64)
+    missing = getattr(estimator, "missing", np.nan)
+    if missing is not None and not np.isnan(missing):
+        features = where(np.equal(features, float(np.float32(missing))), np.nan, features)
     margin = ensemble(features, trees, targets, groups)
     objective = learner["objective"]["name"]
     return margin + _base_margin(parameters["base_score"], objective), objective, learner
@@ -196,6 +200,8 @@ def _xgboost_proba(estimator: Any, x: Any) -> Array:
         return sigmoid(margin)
     if objective in ("binary:logistic", "reg:logistic"):
         return two_columns(sigmoid(margin))
+    if objective == "binary:hinge":
+        return two_columns(np.greater(margin, 0.0).cast(np.float64))
     raise UnsupportedError(f"probabilities of objective {objective}", where="XGBClassifier")
 
 
@@ -207,10 +213,11 @@ def xgboost_proba(estimator: Any, x: Any) -> Array:
 
 @method("predict", "XGBClassifier", "XGBRFClassifier")
 def xgboost_labels(estimator: Any, x: Any) -> Array:
-    """Translate the most probable class; several outputs are 0 or 1 each."""
+    """Translate the most probable class; several outputs are 0 or 1 each, in the type that the library gives."""
     share = _xgboost_proba(estimator, x)
     if _targets(estimator) > 1:
-        return (share > 0.5).cast(np.int64)
+        row = np.zeros((1, int(_xgboost_learner(estimator)[0]["learner_model_param"]["num_feature"])))
+        return (share > 0.5).cast(np.asarray(estimator.predict(row)).dtype)
     classes = np.asarray(estimator.classes_)
     if len(classes) == 2:
         return labels(classes, (share.columns(1) > 0.5).cast(np.int64))
@@ -280,21 +287,39 @@ def _lightgbm_tree(structure: dict[str, Any]) -> Tree:
 
 def _lightgbm_missing_left(node: dict[str, Any]) -> bool:
     """Return True if NaN goes left: by default, or as 0 where the file has no missing values."""
-    match node["missing_type"]:
-        case "NaN":
-            return bool(node["default_left"])
-        case "None":
-            return float(node["threshold"]) >= 0
-    raise UnsupportedError("zero_as_missing=True", where="lightgbm")
+    return float(node["threshold"]) >= 0 if node["missing_type"] == "None" else bool(node["default_left"])
+
+
+def _lightgbm_zero_is_missing(node: dict[str, Any]) -> bool:
+    """Return True if a comparison takes zeros for missing values."""
+    if "split_index" not in node:
+        return False
+    children = (node["left_child"], node["right_child"])
+    return node.get("missing_type") == "Zero" or any(_lightgbm_zero_is_missing(child) for child in children)
+
+
+def _lightgbm_is_linear(node: dict[str, Any]) -> bool:
+    """Return True if a leaf holds a function of features."""
+    if "split_index" not in node:
+        return bool(node.get("leaf_features"))
+    return _lightgbm_is_linear(node["left_child"]) or _lightgbm_is_linear(node["right_child"])
+
+
+_LIGHTGBM_ZERO = float(np.float32(1e-35))
+"""The largest number that LightGBM takes for 0 (`kZeroThreshold`)."""
 
 
 def _lightgbm_raw(estimator: Any, x: Any) -> tuple[Array, str, int]:
     """Return raw predictions [rows, groups], the objective, and the number of groups."""
     model = _lightgbm_model(estimator)
     groups = int(model["num_tree_per_iteration"])
+    if any(_lightgbm_is_linear(entry["tree_structure"]) for entry in model["tree_info"]):
+        raise UnsupportedError("linear_tree=True: leaves hold functions of the features", where="lightgbm")
     trees = [_lightgbm_tree(entry["tree_structure"]) for entry in model["tree_info"]]
     targets = [i % groups for i in range(len(trees))]
     features = number_matrix(x)
+    if any(_lightgbm_zero_is_missing(entry["tree_structure"]) for entry in model["tree_info"]):
+        features = where(np.less_equal(np.absolute(features), _LIGHTGBM_ZERO), np.nan, features)
     used = {int(f) for tree in trees for f in tree.features[tree.mode == MEMBER]}
     if used:
         whole = np.zeros(len(model["feature_names"]), bool)
@@ -379,13 +404,13 @@ def _catboost_model(estimator: Any) -> dict[str, Any]:
 
 
 def _catboost_raw(estimator: Any, x: Any) -> Array:
-    """Return raw predictions [rows, outputs] of symmetric trees: a leaf's number is its conditions' bits."""
+    """Return raw predictions [rows, outputs]; a leaf's number in a symmetric tree is its conditions' bits."""
     model = _catboost_model(estimator)
-    if model["features_info"].get("categorical_features") or "oblivious_trees" not in model:
+    if any(model["features_info"].get(f"{kind}_features") for kind in ("categorical", "text", "embedding")):
         raise UnsupportedError(
-            "categorical features or trees that are not symmetric",
+            "categorical, text or embedding features, which the model knows by their hashes",
             where=type(estimator).__name__,
-            remedy="Encode categories ahead of the model, and train with grow_policy='SymmetricTree'.",
+            remedy="Encode them ahead of the model, for example by OneHotEncoder or TargetEncoder.",
         )
     index = {int(f["feature_index"]): int(f["flat_feature_index"]) for f in model["features_info"]["float_features"]}
     nan_true = {
@@ -396,6 +421,12 @@ def _catboost_raw(estimator: Any, x: Any) -> Array:
     bias = np.asarray(bias, np.float64).reshape(-1)
     total: Any = None
     features = number_matrix(x).cast(np.float32)
+    if "trees" in model:
+        parts = [_catboost_tree(tree, index, nan_true) for tree in model["trees"]]
+        count = parts[0].values.shape[1]
+        trees = [replace(tree, values=tree.values[:, target]) for tree in parts for target in range(count)]
+        raw = ensemble(features.cast(np.float64), trees, list(range(count)) * len(parts), count)
+        return raw * float(scale) + bias
     for tree in model["oblivious_trees"]:
         outputs = len(tree["leaf_values"]) // len(tree["leaf_weights"] or [1] * (1 << len(tree["splits"] or [])))
         table = np.asarray(tree["leaf_values"], np.float64).reshape(-1, outputs)
@@ -414,6 +445,38 @@ def _catboost_raw(estimator: Any, x: Any) -> Array:
     return total * float(scale) + bias
 
 
+def _catboost_tree(root: dict[str, Any], index: dict[int, int], nan_true: dict[int, bool]) -> Tree:
+    """Return a tree of any shape; a feature above its border goes right."""
+    columns: dict[str, list[Any]] = {name: [] for name in ("feature", "threshold", "left", "right", "missing")}
+    values: list[list[float]] = []
+    pending: list[tuple[dict[str, Any], int, str]] = [(root, -1, "")]
+    while pending:
+        node, parent, side = pending.pop()
+        if "split" in node:
+            target = len(columns["feature"])
+            number = int(node["split"]["float_feature_index"])
+            columns["feature"].append(index[number])
+            columns["threshold"].append(float(np.float32(node["split"]["border"])))
+            columns["missing"].append(not nan_true[number])
+            columns["left"].append(0)
+            columns["right"].append(0)
+            pending += [(node["right"], target, "right"), (node["left"], target, "left")]
+        else:
+            values.append(np.atleast_1d(np.asarray(node["value"], np.float64)).tolist())
+            target = ~(len(values) - 1)
+        if parent >= 0:
+            columns[side][parent] = target
+    return Tree(
+        np.array(columns["feature"], np.int64),
+        np.array(columns["threshold"], np.float64),
+        np.array(columns["left"], np.int64),
+        np.array(columns["right"], np.int64),
+        np.array(columns["missing"], bool),
+        np.full(len(columns["feature"]), LESS_OR_EQUAL, np.uint8),
+        np.array(values),
+    )
+
+
 def _loss(estimator: Any) -> str:
     parameters = estimator.get_all_params() if hasattr(estimator, "get_all_params") else {}
     return str(parameters.get("loss_function", "RMSE")).partition(":")[0]
@@ -425,6 +488,9 @@ def catboost_regression(estimator: Any, x: Any) -> Array:
     raw, loss = _catboost_raw(estimator, x), _loss(estimator)
     if type(estimator).__name__ == "CatBoostRegressor" and loss in ("Poisson", "Tweedie"):
         raw = np.exp(raw)
+    if type(estimator).__name__ == "CatBoostRegressor" and loss == "RMSEWithUncertainty":
+        # The second output is the logarithm of the standard deviation, the prediction is the variance.
+        return concatenated([raw.columns([0]), np.exp(raw.columns([1]) * 2.0)], axis=1)
     return raw.ravel() if len(_catboost_bias(estimator)) == 1 else raw
 
 
@@ -432,10 +498,16 @@ def _catboost_bias(estimator: Any) -> Any:
     return np.asarray(_catboost_model(estimator)["scale_and_bias"][1]).reshape(-1)
 
 
+_LOSSES_OF_MARKS = ("MultiLogloss", "MultiCrossEntropy")
+"""Losses of several outputs, each 0 or 1."""
+
+
 @method("predict_proba", "CatBoostClassifier")
 def catboost_proba(estimator: Any, x: Any) -> Array:
     """Translate class probabilities."""
     raw = _catboost_raw(estimator, x)
+    if _loss(estimator) in _LOSSES_OF_MARKS:
+        return sigmoid(raw)
     if len(estimator.classes_) == 2:
         return two_columns(sigmoid(raw))
     return softmax(raw) if _loss(estimator) == "MultiClass" else sigmoid(raw)
@@ -443,6 +515,8 @@ def catboost_proba(estimator: Any, x: Any) -> Array:
 
 @method("predict", "CatBoostClassifier")
 def catboost_labels(estimator: Any, x: Any) -> Array:
-    """Translate the most probable class; several classes come as a column."""
+    """Translate the most probable class; several classes come as a column, several marks are 0 or 1 each."""
+    if _loss(estimator) in _LOSSES_OF_MARKS:
+        return np.greater(_catboost_raw(estimator, x), 0.0).cast(np.int64)
     result = labels(estimator.classes_, catboost_proba(estimator, x).argmax(1))
     return result.reshape(-1, 1) if len(estimator.classes_) > 2 else result

@@ -130,6 +130,9 @@ _INNER = ("best_estimator_", "estimator_", "regressor_", "_final_estimator")
 def _kinds(estimator: Any) -> tuple[list[str], bool]:
     """Return the kind of each column, and True if the estimator accepts one value per row."""
     name = type(estimator).__name__
+    preprocessor = getattr(estimator, "_preprocessor", None)
+    if hasattr(preprocessor, "transformers_"):
+        return _kinds(preprocessor)
     if hasattr(estimator, "steps"):
         steps = [step for _, step in estimator.steps if step is not None and step != "passthrough"]
         return _kinds(steps[0]) if steps else ([], False)

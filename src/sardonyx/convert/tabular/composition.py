@@ -14,7 +14,9 @@ from sardonyx.errors import UnsupportedError
 
 def _before_last(pipeline: Any, x: Any) -> Any:
     for _, step in pipeline.steps[:-1]:
-        if step is not None and step != "passthrough":
+        # Steps that draw other rows (imblearn) do so while the pipeline is fitted alone.
+        is_sampler = hasattr(step, "fit_resample") and not hasattr(step, "transform")
+        if step is not None and step != "passthrough" and not is_sampler:
             x = apply("transform", step, x)
     return x
 

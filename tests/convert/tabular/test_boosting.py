@@ -1,0 +1,73 @@
+"""Models of boosting packages with options beyond the defaults agree with their libraries, or are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx
+from sardonyx.errors import UnsupportedError
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((80, 4))
+Y = X @ [1.0, -2.0, 0.5, 0.1] + np.sin(3 * X[:, 0])
+CLASSES = np.digitize(Y, [-1, 1])
+MARKS = np.stack([Y > 0, X[:, 0] > 0, X[:, 1] > 1], axis=1).astype(int)
+HOLES = np.where(X > 1, np.nan, X)
+
+
+def catboost(kind: str, **options: Any) -> Any:
+    package = pytest.importorskip("catboost", reason="catboost is not installed")
+    return getattr(package, kind)(iterations=6, depth=3, verbose=0, allow_writing_files=False, **options)
+
+
+def xgboost(kind: str, **options: Any) -> Any:
+    package = pytest.importorskip("xgboost", reason="xgboost is not installed")
+    return getattr(package, kind)(n_estimators=6, **options)
+
+
+def lightgbm(kind: str, **options: Any) -> Any:
+    package = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
+    return getattr(package, kind)(n_estimators=6, verbose=-1, **options)
+
+
+CASES: dict[str, tuple[Callable[[], Any], Any, Any]] = {
+    "catboost of one side": (lambda: catboost("CatBoostRegressor", grow_policy="Lossguide"), X, Y),
+    "catboost by depth": (lambda: catboost("CatBoostClassifier", grow_policy="Depthwise"), HOLES, CLASSES),
+    "catboost with variances": (lambda: catboost("CatBoostRegressor", loss_function="RMSEWithUncertainty"), X, Y),
+    "catboost of marks": (lambda: catboost("CatBoostClassifier", loss_function="MultiLogloss"), X, MARKS),
+    "catboost of missing values as the largest": (lambda: catboost("CatBoostRegressor", nan_mode="Max"), HOLES, Y),
+    "xgboost with zeros missing": (lambda: xgboost("XGBRegressor", missing=0.0), np.round(X), Y),
+    "xgboost of marks": (lambda: xgboost("XGBClassifier"), X, MARKS),
+    "xgboost of a hinge": (lambda: xgboost("XGBClassifier", objective="binary:hinge"), X, MARKS[:, 0]),
+    "lightgbm with zeros missing": (lambda: lightgbm("LGBMRegressor", zero_as_missing=True), np.round(HOLES), Y),
+    "lightgbm of codes": (
+        lambda: lightgbm("LGBMClassifier", min_child_samples=3, cat_smooth=1),
+        np.hstack([X, np.arange(80)[:, None] % 5]),
+        CLASSES,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_is_proved(name: str) -> None:
+    build, x, y = CASES[name]
+    options = {"categorical_feature": [4]} if name == "lightgbm of codes" else {}
+    report = sardonyx.convert(build().fit(x, y, **options)).report
+    assert report.verdict.status == "proved", report.verdict.reason
+
+
+def test_categories_that_catboost_knows_by_hashes_are_refused() -> None:
+    table = np.hstack([X, np.array(["red", "blue"], object)[(X[:, :1] > 0).astype(int)]])
+    model = catboost("CatBoostRegressor", cat_features=[4]).fit(table, Y)
+    with pytest.raises(UnsupportedError, match="which the model knows by their hashes"):
+        sardonyx.convert(model)
+
+
+def test_leaves_of_lightgbm_with_functions_are_refused() -> None:
+    model = lightgbm("LGBMRegressor", linear_tree=True).fit(X, Y)
+    with pytest.raises(UnsupportedError, match="leaves hold functions of the features"):
+        sardonyx.convert(model)
