@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sardonyx.base.blas_threads import factorizations
+
 Choice = Callable[[np.ndarray], np.ndarray]
 """A function from the importance of weights, [rows, columns], to True for those that stay."""
 
@@ -55,8 +57,9 @@ def _inverse_factor(hessian: np.ndarray, damping: float) -> np.ndarray:
     mean = float(np.trace(hessian)) / max(k, 1) or 1.0
     while True:
         try:
-            inverse = np.linalg.inv(hessian + damping * mean * np.eye(k))
-            return np.asarray(np.linalg.cholesky((inverse + inverse.T) / 2).T)
+            with factorizations(k):
+                inverse = np.linalg.inv(hessian + damping * mean * np.eye(k))
+                return np.asarray(np.linalg.cholesky((inverse + inverse.T) / 2).T)
         except np.linalg.LinAlgError:
             damping *= 10  # Ends: a multiple of the identity is positive definite.
 

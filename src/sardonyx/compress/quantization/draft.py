@@ -353,7 +353,11 @@ class Draft:
             affine = None if site.input is None else maps.get(str(site.input.name))
             if seen is not None and seen.draws is not None and affine is not None and np.isfinite(seen.draws).all():
                 errors = (seen.draws - affine.rounded(seen.draws)).astype(np.float64)
-                mean, deviation = errors.mean(1), errors.std(1) / max(errors.shape[1], 1) ** 0.5
+                count = max(errors.shape[1], 1)
+                mean = errors.sum(1) / count
+                # The errors are of one size, so that the difference of squares is exact enough.
+                variance = np.einsum("grk,grk->gk", errors, errors) / count - np.square(mean)
+                deviation = np.sqrt(np.maximum(variance, 0.0) / count)
                 shifts[site.label] = np.where(np.abs(mean) > _DEVIATIONS * deviation, mean, 0.0)
         return shifts
 

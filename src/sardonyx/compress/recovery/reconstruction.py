@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.blas_threads import factorizations
 from sardonyx.compress.quantization.bias_correction import is_per_channel
 from sardonyx.compress.quantization.placement import WeightSite, find_placement
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
@@ -265,7 +266,8 @@ def _best_step(
     best: tuple[float, np.ndarray, np.ndarray] | None = None
     least = _GAIN * float(np.square(checked, dtype=np.float64).sum())
     for damping in _DAMPINGS:
-        step = np.linalg.solve(gram + damping * size * np.eye(gram.shape[1]), right).astype(np.float32)
+        with factorizations(gram.shape[1]):
+            step = np.linalg.solve(gram + damping * size * np.eye(gram.shape[1]), right).astype(np.float32)
         offset = level - np.matmul(middle, step) if has_offset else zero
         error = float(np.square(checked - np.matmul(check, step) - offset, dtype=np.float64).sum())
         if error < least:

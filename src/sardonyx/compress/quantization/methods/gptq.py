@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sardonyx.base.blas_threads import factorizations
 from sardonyx.compress.quantization.methods.grids import Grid
 from sardonyx.compress.quantization.methods.objective import Objective, Rounded, halves, sweep
 from sardonyx.errors import OptionError
@@ -55,7 +56,8 @@ def _factor(hessian: np.ndarray) -> np.ndarray | None:
     for number in range(_MOST_DAMPINGS):
         np.fill_diagonal(hessian, diagonal + _DAMPING * 10.0**number * mean)
         try:
-            return np.linalg.cholesky(hessian).astype(np.float32)
+            with factorizations(len(hessian)):
+                return np.linalg.cholesky(hessian).astype(np.float32)
         except np.linalg.LinAlgError:
             continue
     return None

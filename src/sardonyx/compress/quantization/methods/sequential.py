@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.base.blas_threads import products
+from sardonyx.base.blas_threads import factorizations, products
 from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_scales
 from sardonyx.compress.quantization.methods.grids import Grid
 from sardonyx.compress.quantization.methods.objective import Objective, Rounded
@@ -157,4 +157,5 @@ def _solution(target: np.ndarray, hessian: np.ndarray, rows: np.ndarray) -> np.n
     k = len(hessian)
     damping = _DAMPING * float(np.trace(hessian)) / max(k, 1) + 1e-12
     wide = hessian.astype(np.float64) + damping * np.eye(k)
-    return np.asarray(np.linalg.solve(wide, (target + damping * rows).T.astype(np.float64)).T, np.float32)
+    with factorizations(len(wide)):
+        return np.asarray(np.linalg.solve(wide, (target + damping * rows).T.astype(np.float64)).T, np.float32)
