@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import compression
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, progress
+from sardonyx.cli.output import ModelPath, Output, console
 from sardonyx.compress.clustering import ClusteringReport, cluster
 
 EXAMPLE = "sardonyx cluster digits_classifier.onnx --data train.npz --bits 4 -o small.onnx"
@@ -15,35 +15,20 @@ EXAMPLE = "sardonyx cluster digits_classifier.onnx --data train.npz --bits 4 -o 
 OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
 
 
+@compression.with_shared_options
 def command(
     model: ModelPath,
     output: Output,
     bits: Annotated[int, typer.Option(help="Bits of an index: 4 or 8.")] = 4,
-    data: compression.Samples = None,
-    preprocess: compression.Preprocess = None,
-    evaluation: compression.Evaluation = None,
-    metric_name: compression.MetricName = "top1",
-    drop: compression.Drop = None,
-    exclude: compression.Exclude = None,
-    as_json: AsJson = False,
+    *,
+    shared: compression.Shared,
 ) -> None:
     """Share the weights of layers by palettes, and measure the error of the outputs.
 
     The file is smaller; time and memory of a run stay. Exit code 1 if the loss of the metric exceeds --drop; the file
     is written.
     """
-    with progress("clustering", quiet=as_json):
-        result = cluster(
-            model,
-            data,
-            bits=bits,
-            preprocess=preprocess,
-            evaluate=compression.evaluate_of(evaluation, metric_name, model, preprocess),
-            drop=drop,
-            exclude=names_in(exclude),
-        )
-        result.save(output)
-    compression.finish(result.report, output, _show, as_json=as_json)
+    compression.compress_file(cluster, "clustering", _show, model, output, shared, bits=bits)
 
 
 def _show(report: ClusteringReport) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar, get_type_hints
 
 import typer
 from rich.table import Table
 
-from sardonyx.cli.output import console, print_json, report_written
-from sardonyx.compress.evidence import METRICS, Evaluate, Evidence, plain, stored_metric
+from sardonyx.cli.output import AsJson, console, names_in, print_json, progress, report_written
+from sardonyx.compress.evidence import METRICS, CompressionResult, Evaluate, Evidence, plain, stored_metric
 from sardonyx.model import load
 
 Samples = Annotated[
@@ -52,6 +55,71 @@ def evaluate_of(
 ) -> Evaluate | None:
     """Return the metric of ``--eval``; None without."""
     return None if evaluation is None else stored_metric(metric_name, evaluation, load(model), preprocess)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The options that all verbs of one compression have."""
+
+    data: Samples = None
+    preprocess: Preprocess = None
+    evaluation: Evaluation = None
+    metric_name: MetricName = "top1"
+    drop: Drop = None
+    exclude: Exclude = None
+    as_json: AsJson = False
+
+
+def with_shared_options(body: Callable[..., None]) -> Callable[..., None]:
+    """Return the command whose options are those of `body`, and those of :class:`Shared` as its parameter `shared`."""
+    hints = get_type_hints(body, include_extras=True)
+    own = [one for one in inspect.signature(body).parameters.values() if one.name != "shared"]
+    shared_hints = get_type_hints(Shared, include_extras=True)
+    added = [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default) for one in fields(Shared)]
+
+    @functools.wraps(body)
+    def command(**options: Any) -> None:
+        shared = Shared(**{one.name: options.pop(one.name) for one in added})
+        body(**options, shared=shared)
+
+    hints = {**{name: hint for name, hint in hints.items() if name != "shared"}, **shared_hints}
+    parameters = [one.replace(annotation=hints[one.name]) for one in (*own, *added)]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = hints
+    return command
+
+
+def compress_file(
+    function: Callable[..., CompressionResult[Any]], action: str, show: Callable[[Any], None], model: Path,
+    output: Path, shared: Shared, **options: Any,
+) -> None:  # fmt: skip
+    """Compress a file, write the result, and print the report.
+
+    Args:
+        function: The function of ``sardonyx.compress``.
+        action: The action, for the progress.
+        show: Prints the report for a person.
+        model: The file.
+        output: The file to write.
+        shared: The shared options.
+        options: Further options of the function.
+
+    Raises:
+        typer.Exit: The result is *not kept*; the code is 1.
+        SardonyxError: The model, an option or the data are wrong.
+    """
+    with progress(action, quiet=shared.as_json):
+        result = function(
+            model,
+            shared.data,
+            preprocess=shared.preprocess,
+            evaluate=evaluate_of(shared.evaluation, shared.metric_name, model, shared.preprocess),
+            drop=shared.drop,
+            exclude=names_in(shared.exclude),
+            **options,
+        )
+        result.save(output)
+    finish(result.report, output, show, as_json=shared.as_json)
 
 
 class Judged(Protocol):

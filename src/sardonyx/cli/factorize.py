@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import compression
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, progress
+from sardonyx.cli.output import ModelPath, Output, console
 from sardonyx.compress.factorization import FactorizationReport, factorize
 
 EXAMPLE = "sardonyx factorize model.onnx --data real.npz --energy 0.95 -o small.onnx"
@@ -15,6 +15,7 @@ EXAMPLE = "sardonyx factorize model.onnx --data real.npz --energy 0.95 -o small.
 OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
 
 
+@compression.with_shared_options
 def command(
     model: ModelPath,
     output: Output,
@@ -25,33 +26,16 @@ def command(
         float | None,
         typer.Option(help="Share of the energy of the products that remains; 0.99 without --rank.", show_default=False),
     ] = None,
-    data: compression.Samples = None,
-    preprocess: compression.Preprocess = None,
-    evaluation: compression.Evaluation = None,
-    metric_name: compression.MetricName = "top1",
-    drop: compression.Drop = None,
-    exclude: compression.Exclude = None,
     seed: compression.Seed = 0,
-    as_json: AsJson = False,
+    *,
+    shared: compression.Shared,
 ) -> None:
     """Replace layers by two of low rank where that is smaller, and measure the error of the outputs.
 
     Exit code 1 if the loss of the metric exceeds --drop; the file is written.
     """
-    with progress("factorizing", quiet=as_json):
-        result = factorize(
-            model,
-            data,
-            rank=rank,
-            energy=energy,
-            preprocess=preprocess,
-            evaluate=compression.evaluate_of(evaluation, metric_name, model, preprocess),
-            drop=drop,
-            exclude=names_in(exclude),
-            seed=seed,
-        )
-        result.save(output)
-    compression.finish(result.report, output, _show, as_json=as_json)
+    options = {"rank": rank, "energy": energy, "seed": seed}
+    compression.compress_file(factorize, "factorizing", _show, model, output, shared, **options)
 
 
 def _show(report: FactorizationReport) -> None:

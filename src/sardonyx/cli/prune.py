@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import compression
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, progress
+from sardonyx.cli.output import ModelPath, Output, console
 from sardonyx.compress.pruning import PruningReport, prune
 from sardonyx.compress.pruning.prune import STEPS
 
@@ -16,6 +16,7 @@ EXAMPLE = "sardonyx prune digits_classifier.onnx --channels 0.3 --data train.npz
 OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
 
 
+@compression.with_shared_options
 def command(
     model: ModelPath,
     output: Output,
@@ -36,7 +37,6 @@ def command(
             show_default=False,
         ),
     ] = None,
-    data: compression.Samples = None,
     criterion: Annotated[
         str, typer.Option(help="Importance: auto, magnitude, activation, taylor, wanda or sparsegpt.")
     ] = "auto",
@@ -52,39 +52,17 @@ def command(
             show_default=False,
         ),
     ] = None,
-    preprocess: compression.Preprocess = None,
-    evaluation: compression.Evaluation = None,
-    metric_name: compression.MetricName = "top1",
-    drop: compression.Drop = None,
-    exclude: compression.Exclude = None,
     seed: compression.Seed = 0,
-    as_json: AsJson = False,
+    *,
+    shared: compression.Shared,
 ) -> None:
     """Remove channels, heads or layers, or set weights to zero, and measure the error of the outputs.
 
     Exit code 1 if the loss of the metric exceeds --drop; the file is written.
     """
-    with progress("pruning", quiet=as_json):
-        result = prune(
-            model,
-            data,
-            channels=channels,
-            heads=heads,
-            layers=layers,
-            sparsity=sparsity,
-            pattern=pattern,
-            criterion=criterion,
-            recover=recover,
-            steps=steps,
-            align=align,
-            preprocess=preprocess,
-            evaluate=compression.evaluate_of(evaluation, metric_name, model, preprocess),
-            drop=drop,
-            exclude=names_in(exclude),
-            seed=seed,
-        )
-        result.save(output)
-    compression.finish(result.report, output, _show, as_json=as_json)
+    shares = {"channels": channels, "heads": heads, "layers": layers, "sparsity": sparsity}
+    options = {"pattern": pattern, "criterion": criterion, "recover": recover, "steps": steps, "align": align}
+    compression.compress_file(prune, "pruning", _show, model, output, shared, **shares, **options, seed=seed)
 
 
 def _show(report: PruningReport) -> None:

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from sardonyx.cli import compression
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, progress
+from sardonyx.cli.output import ModelPath, Output, console
 from sardonyx.compress.quantization import QuantizationReport, quantize
 from sardonyx.compress.quantization.methods.table import METHODS
 
@@ -17,10 +17,10 @@ EXAMPLE = "sardonyx quantize model.onnx --data real.npz -o small.onnx"
 OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
 
 
+@compression.with_shared_options
 def command(
     model: ModelPath,
     output: Output,
-    data: compression.Samples = None,
     scheme: Annotated[
         str, typer.Option(help="Types: int8, int16, int4, int2, float8, float4, or bits as in w8a16.")
     ] = "int8",
@@ -50,10 +50,6 @@ def command(
         str, typer.Option(help="Ranges: auto, minmax, moving-average, percentile, mse or entropy.")
     ] = "auto",
     method: Annotated[str, typer.Option(help=f"auto, or one of {', '.join(METHODS)}.")] = "auto",
-    preprocess: compression.Preprocess = None,
-    evaluation: compression.Evaluation = None,
-    metric_name: compression.MetricName = "top1",
-    drop: compression.Drop = None,
     no_bias_correction: Annotated[
         bool, typer.Option("--no-bias-correction", help="Keep biases, without correction by the mean error.")
     ] = False,
@@ -65,11 +61,11 @@ def command(
             show_default=False,
         ),
     ] = None,
-    exclude: compression.Exclude = None,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="Measure the error, and with --eval the loss, by single nodes.")
     ] = False,
-    as_json: AsJson = False,
+    *,
+    shared: compression.Shared,
 ) -> None:
     """Quantize weights and activations, or weights alone, and measure the error of the outputs.
 
@@ -80,22 +76,11 @@ def command(
         "scheme": scheme, "weights": weights, "activations": activations, "mode": mode, "granularity": granularity,
         "form": form, "target": target, "opset": opset, "calibration": calibration, "method": method,
     }  # fmt: skip
-    with progress("quantizing", quiet=as_json):
-        result = quantize(
-            model,
-            data,
-            **choices,
-            block=block,
-            preprocess=preprocess,
-            evaluate=compression.evaluate_of(evaluation, metric_name, model, preprocess),
-            drop=drop,
-            bias_correction=not no_bias_correction,
-            reduce_range=reduce_range,
-            exclude=names_in(exclude),
-            sensitivity=sensitivity,
-        )
-        result.save(output)
-    compression.finish(result.report, output, _show, as_json=as_json)
+    corrections = {"bias_correction": not no_bias_correction, "reduce_range": reduce_range}
+    compression.compress_file(
+        quantize, "quantizing", _show, model, output, shared, **choices, **corrections, block=block,
+        sensitivity=sensitivity,
+    )  # fmt: skip
 
 
 def _show(report: QuantizationReport) -> None:

@@ -11,29 +11,24 @@ import onnx_ir as ir
 
 from sardonyx.compress.clustering.palette import nearest, palette_of
 from sardonyx.compress.evidence import (
-    HELD_OUT,
-    ON_FITTED,
-    WITHOUT_DATA,
     CompressionResult,
     Evaluate,
     Evidence,
-    compare_metrics,
-    output_errors,
+    judge,
     require_metric,
     store,
 )
 from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.placement import WeightSite, find_placement
 from sardonyx.compress.quantization.plain_forms import write_plain_forms
+from sardonyx.compress.quantization.preparation import prepare_layers
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load, to_proto
-from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.rewrite.analysis.names import Names, value_names
 from sardonyx.rewrite.opset import convert_opset
-from sardonyx.rewrite.optimize import optimize
 
 _UINT4_OPSET = 21
 """First operator set whose Cast reads uint4."""
@@ -125,8 +120,7 @@ def cluster(
         raise OptionError(f"expected 4 or 8, got {bits!r}.", where="bits")
     require_metric(drop, evaluate)
     source = load(model)
-    result = optimize(source, verify=False, passes=["inline_functions"]).model if source.functions else source
-    result = copy_model(optimize(result, verify=False).model)
+    result = prepare_layers(source)
     notes = []
     opset = result.opset_imports.get("", _UINT4_OPSET)  # Without nodes of the standard domain there are no weights.
     if bits == 4 and opset < _UINT4_OPSET:
@@ -157,10 +151,7 @@ def cluster(
     after = int(to_proto(result).ByteSize())
     notes.append(f"The file has {before:,} -> {after:,} bytes; a run takes the time and memory of the original, since "
                  "engines restore the weights when they load the model.")  # fmt: skip
-    outputs = () if split is None else output_errors(source, result, split.judged)
-    change = None if evaluate is None else compare_metrics(source, result, evaluate, drop)
-    judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
-    evidence = Evidence(0 if split is None else split.count, judged, outputs, change)
+    evidence = judge(source, result, split, evaluate, drop)
     report = ClusteringReport(bits, tuple(layers), (before, after), evidence, tuple(notes))
     store(result, "cluster", report)
     return Clustered(result, report)

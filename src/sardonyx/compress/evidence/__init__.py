@@ -8,6 +8,7 @@ from sardonyx.compress.evidence.change import (
     require_metric,
     standard_error,
 )
+from sardonyx.compress.evidence.judgement import judge, judged_by
 from sardonyx.compress.evidence.labels import read_labels, stored_metric
 from sardonyx.compress.evidence.layers import LayerError, layers_that_hurt
 from sardonyx.compress.evidence.measurement import Evaluate, Measurement, measure
@@ -37,6 +38,8 @@ __all__ = [
     "RecordedOutputs",
     "Verdict",
     "compare_metrics",
+    "judge",
+    "judged_by",
     "layers_that_hurt",
     "measure",
     "metric",

@@ -13,21 +13,23 @@ import onnx_ir as ir
 
 from sardonyx.compiler.target.description import host
 from sardonyx.compress.evidence import (
-    HELD_OUT,
-    ON_FITTED,
-    WITHOUT_DATA,
     CompressionResult,
     Evaluate,
     Evidence,
-    compare_metrics,
-    output_errors,
+    judge,
     require_metric,
     store,
 )
 from sardonyx.compress.factorization.low_rank import Spectrum
 from sardonyx.compress.quantization.calibration import Observation
-from sardonyx.compress.quantization.placement import WeightSite, find_placement, recurrent_notes, without_layers
+from sardonyx.compress.quantization.placement import (
+    WeightSite,
+    find_placement,
+    recurrent_notes,
+    without_layers,
+)
 from sardonyx.compress.quantization.plain_forms import write_plain_forms
+from sardonyx.compress.quantization.preparation import prepare_layers, weight_bytes
 from sardonyx.compress.quantization.site_inputs import Needs
 from sardonyx.compress.recovery import reconstruct
 from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
@@ -36,7 +38,6 @@ from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.analysis.inference import infer_shapes
 from sardonyx.rewrite.analysis.names import Names, node_names, value_names
-from sardonyx.rewrite.optimize import optimize
 
 ENERGY = 0.99
 """The share of the energy of products that remains, unless the caller states a share or a rank."""
@@ -138,8 +139,7 @@ def factorize(
         raise OptionError("expected one of `rank` and `energy`, got both.", where="rank, energy")
     require_metric(drop, evaluate)
     source = load(model)
-    prepared = optimize(source, verify=False, passes=["inline_functions"]).model if source.functions else source
-    prepared = copy_model(optimize(prepared, verify=False).model)
+    prepared = prepare_layers(source)
     infer_shapes(prepared)
     notes = write_plain_forms(prepared)
     infer_shapes(prepared)
@@ -169,11 +169,8 @@ def factorize(
     if samples:
         count = reconstruct(prepared, result, samples, {}, seed=seed)
         notes.append(f"{count} layers are refitted to the results of the original, by least squares.")
-    outputs = () if split is None else output_errors(source, result, split.judged)
-    change = None if evaluate is None else compare_metrics(source, result, evaluate, drop)
-    judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
-    evidence = Evidence(0 if split is None else split.count, judged, outputs, change)
-    report = FactorizationReport(layers, (_weight_bytes(prepared), _weight_bytes(result)), evidence, tuple(notes))
+    evidence = judge(source, result, split, evaluate, drop)
+    report = FactorizationReport(layers, (weight_bytes(prepared), weight_bytes(result)), evidence, tuple(notes))
     store(result, "factorize", report)
     return Factorized(result, report)
 
@@ -263,8 +260,3 @@ def _write(model: ir.Model, site: WeightSite, left: np.ndarray, right: np.ndarra
         node.attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", [1] * (len(site.shape) - 2))
     if old is not None and not old.uses() and old.is_initializer() and not old.is_graph_output():
         model.graph.initializers.pop(str(old.name), None)
-
-
-def _weight_bytes(model: ir.Model) -> int:
-    tensors: list[Any] = [value.const_value for value in model.graph.initializers.values()]
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -13,15 +13,10 @@ import onnx_ir as ir
 
 from sardonyx.compiler.target.description import host
 from sardonyx.compress.evidence import (
-    HELD_OUT,
-    ON_FITTED,
-    WITHOUT_DATA,
     CompressionResult,
     Evaluate,
     Evidence,
-    OutputError,
-    compare_metrics,
-    output_errors,
+    judge,
     require_metric,
     store,
 )
@@ -51,6 +46,7 @@ from sardonyx.compress.quantization.placement import (
     recurrent_notes,
     without_layers,
 )
+from sardonyx.compress.quantization.preparation import weight_bytes
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.recovery import distill, reconstruct
 from sardonyx.compress.samples import Data, Preprocess, Split, read_samples, split_samples
@@ -208,15 +204,10 @@ def prune(
         work.notes += recurrent_notes(work.result, "No weight of recurrent layers is pruned")
     work.recover(steps)
     work.samples.finish()
-    outputs: tuple[OutputError, ...] = ()
-    if split is not None:
-        outputs = output_errors(source, work.result, split.judged)
-    change = None if evaluate is None else compare_metrics(source, work.result, evaluate, drop)
-    judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
-    evidence = Evidence(0 if split is None else split.count, judged, outputs, change)
+    evidence = judge(source, work.result, split, evaluate, drop)
     report = PruningReport(
         kind, criterion, recover, share, zeros.text, work.removed, work.candidates, work.layers,
-        (_weight_bytes(prepared), _weight_bytes(work.result)), evidence, tuple(work.notes),
+        (weight_bytes(prepared), weight_bytes(work.result)), evidence, tuple(work.notes),
     )  # fmt: skip
     store(work.result, "prune", report)
     return Pruned(work.result, report)
@@ -489,8 +480,3 @@ def _require_known(exclude: Collection[str], *models: ir.Model) -> None:
     unknown = [name for name in exclude if name not in labels]
     if unknown:
         raise OptionError(f"the model has no node and no operator {', '.join(unknown)}.", where="exclude")
-
-
-def _weight_bytes(model: ir.Model) -> int:
-    tensors: Iterable[Any] = (value.const_value for value in model.graph.initializers.values())
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None)

@@ -24,14 +24,23 @@ from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
 
 
+def inlined(source: ir.Model) -> ir.Model:
+    """Return the model without model functions."""
+    return optimize(source, verify=False, passes=["inline_functions"]).model if source.functions else source
+
+
+def prepare_layers(source: ir.Model) -> ir.Model:
+    """Return a copy of the model, optimized, whose layers with weights change one by one."""
+    return copy_model(optimize(inlined(source), verify=False).model)
+
+
 def prepare(
     source: ir.Model, scheme: Scheme, mode: Mode, target: QuantizationTarget, opset: int | None, notes: list[str],
     *, optimized: bool,
 ) -> ir.Model:  # fmt: skip
     """Return the model optimized, with inferred shapes, in the operator set that the scheme needs."""
     if optimized:
-        if source.functions:
-            source = optimize(source, verify=False, passes=["inline_functions"]).model
+        source = inlined(source)
         others = weights_of_other_floats(source)
         if others:
             source = in_single_precision(source)

@@ -11,12 +11,11 @@ import onnx_ir as ir
 
 from sardonyx.compress.evidence import (
     HELD_OUT,
-    ON_FITTED,
-    WITHOUT_DATA,
     Evaluate,
     Evidence,
     OutputError,
     compare_metrics,
+    judged_by,
     output_errors,
     record_outputs,
     require_metric,
@@ -154,7 +153,7 @@ def quantize(
     else:
         best, result, outputs = _best(draft, calibration)
         change = None if evaluate is None else compare_metrics(draft.source, result, evaluate, drop)
-    judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
+    judged = judged_by(split)
     worst = min((error.sqnr for error in outputs), default=math.inf)
     if worst < FEW_SAMPLES and judged == HELD_OUT and draft.expected - worst > OPTIMISM:
         draft.notes.append(
