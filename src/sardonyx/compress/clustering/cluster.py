@@ -19,7 +19,7 @@ from sardonyx.compress.evidence import (
     store,
 )
 from sardonyx.compress.quantization.calibration import Observation
-from sardonyx.compress.quantization.placement import WeightSite, find_placement
+from sardonyx.compress.quantization.placement import NOT_FINITE, WeightSite, find_placement
 from sardonyx.compress.quantization.plain_forms import write_plain_forms
 from sardonyx.compress.quantization.preparation import prepare_layers
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
@@ -144,6 +144,11 @@ def cluster(
         if value not in shared:
             shared[value] = _clustered(result, site, inputs.get(site.label), bits, names)
         layers.append(replace(shared[value], name=site.label, op_type=site.node.op_type))
+    layers += [
+        ClusteredLayer(one.name, one.op_type, 0, 0.0, one.reason)
+        for one in placement.floats
+        if one.reason == NOT_FINITE
+    ]
     if all(layer.reason for layer in layers):
         reasons = [f"{layer.name}: {layer.reason}" for layer in layers[:3]]
         stated = "; ".join(reasons) or "no layer has a constant weight"

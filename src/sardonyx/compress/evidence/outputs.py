@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compress.samples import number_of
 from sardonyx.errors import EvaluationError, SardonyxError
 from sardonyx.report.accuracy import convert_feeds
 from sardonyx.runtime.session import Session
@@ -134,7 +135,7 @@ def output_errors(
             if first.shape == last.shape and np.any(np.isnan(first) & ~np.isnan(last)):
                 raise EvaluationError(
                     "the original computes NaN, which no result can be compared with.",
-                    where=f"{name}, judged sample {number}",
+                    where=f"{name}, sample {number_of(feeds, number)}",
                     remedy="Remove the sample: an input may be infinite, or a normalization may divide by zero.",
                 )
             if not first.size and not last.size:

@@ -23,6 +23,7 @@ from sardonyx.compress.evidence import (
 from sardonyx.compress.factorization.low_rank import Spectrum
 from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.placement import (
+    NOT_FINITE,
     WeightSite,
     find_placement,
     recurrent_notes,
@@ -159,6 +160,11 @@ def factorize(
     layers = tuple(
         _factorized(result, site, moments.get(site.label), rank, energy or ENERGY, names, labels)
         for site in placement.sites
+    )
+    layers += tuple(
+        FactorizedLayer(one.name, one.op_type, 0, 0, (0, 0), one.reason)
+        for one in placement.floats
+        if one.reason == NOT_FINITE
     )
     if all(layer.reason for layer in layers):
         stated = [f"{layer.name}: {layer.reason}" for layer in layers[:3]]

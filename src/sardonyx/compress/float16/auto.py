@@ -139,7 +139,8 @@ def auto_mixed_precision(
                         where=f"inputs, sample {number}",
                     )
                 require_fit(source, sample)
-                require_numbers(sample, source.graph.inputs, f"inputs, sample {number}")
+                is_sole = isinstance(inputs, Mapping)
+                require_numbers(sample, source.graph.inputs, "inputs" if is_sole else f"inputs, sample {number}")
         search = _Search(source, samples, tolerance, options, max_trials, apart)
         return search.result(search.run())
 

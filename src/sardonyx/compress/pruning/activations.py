@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compress.samples import number_of
 from sardonyx.errors import EvaluationError
 from sardonyx.runtime.session import Session
 
@@ -59,7 +60,7 @@ def observe(model: ir.Model, axes: Mapping[ir.Value, int], samples: Iterable[Map
             means = np.abs(rows).mean(axis=1, dtype=np.float64)
             if not np.isfinite(means).all():
                 raise EvaluationError(
-                    "the activation holds NaN or infinity.", where=f"{value.name}, sample {number}",
+                    "the activation holds NaN or infinity.", where=f"{value.name}, sample {number_of(sample, number)}",
                     remedy="Remove the sample.",
                 )  # fmt: skip
             sums[value] = sums.get(value, 0.0) + means

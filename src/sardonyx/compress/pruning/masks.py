@@ -19,7 +19,8 @@ from sardonyx.compress.pruning.second_order import sparse_rows
 from sardonyx.compress.pruning.shrink import replace_constant, write_constant
 from sardonyx.compress.quantization.placement import RECURRENT, recurrent_label
 from sardonyx.compress.quantization.site_inputs import SiteInput
-from sardonyx.errors import EvaluationError, OptionError
+from sardonyx.compress.samples import require_finite
+from sardonyx.errors import OptionError
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import Names, node_label, value_names
 
@@ -256,7 +257,7 @@ def _sparse(
         def choose(importance: np.ndarray) -> np.ndarray:
             return _stays(importance, share, pattern, by_row=False)
 
-        _require_finite(one, rows, moment)
+        require_finite(one.label, rows, moment)
         inner = [sparse_rows(group, moment[i][np.ix_(order, order)], choose, panel) for i, group in enumerate(rows)]
         return np.stack(inner).astype(rows.dtype)
     importance = np.abs(rows)
@@ -266,7 +267,7 @@ def _sparse(
         size = seen.magnitudes.reshape(len(rows), -1).astype(np.float32)
         if rows.shape[2] % size.shape[1] == 0:
             importance = importance * np.tile(size, rows.shape[2] // size.shape[1])[:, None]
-    _require_finite(one, importance)
+    require_finite(one.label, importance)
     flat = np.square(importance).reshape(-1, rows.shape[2])
     stays = _stays(flat, share, pattern, by_row=criterion in ("wanda", "sparsegpt")).reshape(rows.shape)
     return np.where(stays, rows, np.float32(0))
@@ -278,14 +279,6 @@ def _taps_outermost(node: ir.Node, depth: int) -> np.ndarray:
     if node.op_type != "Conv" or shape is None:
         return np.arange(depth)
     return np.arange(depth).reshape(shape[1], -1).T.reshape(-1)
-
-
-def _require_finite(one: MaskedInput, *arrays: np.ndarray) -> None:
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise EvaluationError(
-            "expected finite weights and activations, got infinity or NaN.", where=one.label,
-            remedy="Repair the weights, or exclude the node.",
-        )  # fmt: skip
 
 
 def _stays(importance: np.ndarray, share: float, pattern: Pattern, *, by_row: bool) -> np.ndarray:

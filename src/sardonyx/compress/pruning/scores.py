@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.pruning.channels import UNNUMBERED, ChannelGraph
-from sardonyx.errors import EvaluationError, UnsupportedError
+from sardonyx.compress.samples import require_finite
+from sardonyx.errors import UnsupportedError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import Names, node_label, value_names
@@ -45,7 +46,7 @@ def score_channels(graph: ChannelGraph, activations: Mapping[ir.Value, np.ndarra
             value = cut.node.inputs[0]
             assert value is not None
             norms = norms * activations[value]
-        _require_finite(norms, node_label(cut.node))
+        require_finite(node_label(cut.node), norms)
         mean = norms.mean() if norms.size else 0.0
         for root, norm in zip(graph.roots(cut.ids).tolist(), (norms / (mean or 1.0)).tolist(), strict=True):
             sums.setdefault(root, []).append(norm)
@@ -111,7 +112,7 @@ def output_changes(
             for (value, axis), (array, slope) in zip(values.items(), pairs, strict=True):
                 sums[value] = sums.get(value, 0.0) + _squared(array * slope, axis)
     for value, change in sums.items():
-        _require_finite(change, str(value.name))
+        require_finite(str(value.name), change)
     return {value: np.asarray(change / (count * _DRAWS)) for value, change in sums.items()}
 
 
@@ -171,11 +172,3 @@ def _ahead_of_softmax(output: ir.Value) -> ir.Value:
         if before is not None and before.dtype is not None and before.shape is not None:
             return before
     return output
-
-
-def _require_finite(numbers: np.ndarray, where: str) -> None:
-    if not np.isfinite(numbers).all():
-        raise EvaluationError(
-            "expected finite weights and activations, got infinity or NaN.", where=where,
-            remedy="Repair the weights, or exclude the node.",
-        )  # fmt: skip

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from sardonyx.compress.quantization.placement import RECURRENT, WeightSite
 from sardonyx.compress.quantization.ranges import Statistics
 from sardonyx.compress.quantization.site_inputs import NOTHING, Needs, SiteInput, moments_within
+from sardonyx.compress.samples import number_of
 from sardonyx.errors import EvaluationError
 from sardonyx.model.copying import copy_model
 from sardonyx.runtime.session import Session
@@ -67,7 +68,9 @@ class Observation:
         for sample in samples:
             results = [] if self._session is None else self._session.run(None, sample)
             values = dict(zip(self._inner, results, strict=True))
-            self._observe({**values, **{name: np.asarray(sample[name]) for name in self._fed}}, self.count)
+            self._observe(
+                {**values, **{name: np.asarray(sample[name]) for name in self._fed}}, number_of(sample, self.count)
+            )
             self.count += 1
 
     def require_numbers(self, samples: Iterable[Mapping[str, Any]]) -> None:
@@ -80,7 +83,7 @@ class Observation:
             for name in self._fed:
                 array = np.asarray(sample[name])
                 if array.dtype.kind == "f" and np.isnan(array).any():
-                    raise _not_a_number(name, f"held-out sample {number}")
+                    raise _not_a_number(name, f"sample {number_of(sample, number)}")
 
     def rescale(self, name: str, result: str, factors: np.ndarray, statistics: Statistics) -> None:
         """Let the statistics of sites that read an activation be those of its product by factors.

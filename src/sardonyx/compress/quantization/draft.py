@@ -163,7 +163,7 @@ class Draft:
         self._leave_out_unusable()
 
     def _leave_out_unusable(self) -> None:
-        """Leave activations in float that hold no elements, or numbers for minus infinity beside ordinary ones."""
+        """Leave activations in float that hold no elements, one value, or numbers for infinity beside ordinary ones."""
         assert self.observation is not None
         statistics = self.observation.statistics
         empty = sorted(name for name, seen in statistics.items() if not seen.count)
@@ -174,7 +174,13 @@ class Draft:
             self.notes.append(
                 f"{', '.join(masks[:5])} have elements that stand for infinity, like masks, and stay in float."
             )
-        self._unseen = frozenset([*empty, *masks])
+        read = {str(site.input.name) for site in self.placement.sites if site.input is not None}
+        constant = sorted(name for name, seen in statistics.items() if name in read and seen.is_constant)
+        if constant:
+            self.notes.append(
+                f"{', '.join(constant[:5])} have one value in all samples, which is no range, and stay in float."
+            )
+        self._unseen = frozenset([*empty, *masks, *constant])
         mapped = statistics.keys() - self._unseen
         for site in self.placement.sites if self.mode == "static" else ():
             # Only biases beside maps are corrected, and rounding relies on the correction.
@@ -182,7 +188,10 @@ class Draft:
             if seen is not None and (site.input is None or site.input.name not in mapped):
                 seen.leave_means()
         if statistics and len(self._unseen) == len(statistics):
-            raise OptionError("no activation of the samples has a range.", where="data")
+            raise OptionError(
+                "no activation of the samples has a range.", where="data",
+                remedy="Give samples of real inputs: without elements, or of one value, they tell nothing.",
+            )  # fmt: skip
 
     def calibrations(self, calibration: str) -> tuple[str, ...]:
         """Return the calibration methods that a choice compares; one if ranges do not differ."""

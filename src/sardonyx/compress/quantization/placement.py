@@ -43,6 +43,9 @@ _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "Flatten", "Reshape", "Squeeze"
 _BETWEEN = ("Relu", "Clip", "LeakyRelu")
 """Activations between an operator on integers and a movement of its result."""
 
+NOT_FINITE = "the weight holds values that are not finite"
+"""The reason why a layer stays whose weight is NaN or infinite somewhere."""
+
 QUANTIZED = "the weight is quantized already"
 """The reason for a weight that another quantization has written."""
 
@@ -326,7 +329,7 @@ def _site(node: ir.Node, index: int) -> WeightSite | str:
         groups = int(facts.attribute(node, "group", 11, 1))
         site = WeightSite(node, 1, tensor, 0, None, label, groups, x)
     if isinstance(site, WeightSite) and not is_finite(tensor):
-        return "the weight holds values that are not finite"
+        return NOT_FINITE
     return site
 
 

@@ -77,6 +77,11 @@ class Statistics:
         self._zeros += flat.size - int(np.count_nonzero(flat))
         self._add_to_bins(flat.astype(np.float32, copy=False), low, high)
 
+    @property
+    def is_constant(self) -> bool:
+        """True if all elements have one value."""
+        return self.count > 0 and not self.has_sentinels and self.low == self.high
+
     def widen(self, low: float, high: float) -> None:
         """Let the extremes span values of other samples, which the histogram does not count."""
         self.low, self.high = min(self.low, low), max(self.high, high)

@@ -226,7 +226,7 @@ WEIGHTS_ALONE = frozenset({"int4", "int2", "float4"})
 _BITS = re.compile(r"w(2|4|8|16)a(8|16|32)")
 
 
-def named_scheme(name: str) -> tuple[Scheme, bool]:
+def named_scheme(name: str, where: str = "scheme") -> tuple[Scheme, bool]:
     """Return the scheme of a name, and True if the name quantizes activations.
 
     Raises:
@@ -247,7 +247,7 @@ def named_scheme(name: str) -> tuple[Scheme, bool]:
     if options is None:
         raise OptionError(
             f"expected a Scheme or one of {', '.join(NAMED)}, w8a16 (bits of weights and activations), got {name!r}.",
-            where="scheme",
+            where=where,
         )
     scheme = Scheme(**options)
     return scheme, scheme.weights not in WEIGHTS_ALONE

@@ -136,7 +136,7 @@ def choose_scheme(
         if target.is_symmetric and symmetric is None:
             changes["symmetric"] = True
     if weights is not None:
-        named, quantizes_activations = named_scheme(weights)
+        named, quantizes_activations = named_scheme(weights, "weights")
         base = replace(named, activations=base.activations, symmetric_activations=base.symmetric_activations)
     if activations is not None:
         changes["activations"], quantizes_activations = activations, True

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.samples import require_numbers
+from sardonyx.compress.samples import number_of, require_numbers
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.runtime.session import Session
 from sardonyx.train.losses.teacher import TeacherOutputs, teacher_label
@@ -59,7 +59,7 @@ def distill(
     if len(held) < 2:
         raise OptionError(f"expected at least 2 samples, got {len(held)}.", where="data")
     for number, sample in enumerate(held):
-        require_numbers(sample, student.graph.inputs, f"data, sample {number}")
+        require_numbers(sample, student.graph.inputs, f"data, sample {number_of(sample, number)}")
     oracle = _Teacher(teacher)
     powers = oracle.powers(held)
     checks = [one for number, one in enumerate(held) if number % 4 == 3] or held[-1:]
@@ -100,15 +100,16 @@ class _Teacher:
         """Return the mean square of each output over samples, 1 for an output of zeros."""
         sums = dict.fromkeys(self._names, 0.0)
         for number, sample in enumerate(samples):
+            location = f"data, sample {number_of(sample, number)}"
             for name, answer in self.answers(sample).items():
                 if not np.isfinite(answer).all():
                     raise EvaluationError(
                         "the original computes NaN or infinity, which cannot be learned.",
-                        where=f"data, sample {number}, {name}", remedy="Remove the sample.",
+                        where=f"{location}, {name}", remedy="Remove the sample.",
                     )  # fmt: skip
                 if not answer.size:
                     raise EvaluationError(
-                        "the original computes no elements.", where=f"data, sample {number}, {name}",
+                        "the original computes no elements.", where=f"{location}, {name}",
                         remedy="Remove the sample.",
                     )  # fmt: skip
                 sums[name] += float(np.square(answer, dtype=np.float64).mean()) / len(samples)

@@ -1,6 +1,7 @@
 """Samples of callers: arrays by input name, archives, folders of images and audio, and samples held back to judge."""
 
-from sardonyx.compress.samples.missing_values import require_numbers
+from sardonyx.compress.samples.missing_values import require_finite, require_numbers
+from sardonyx.compress.samples.numbering import number_of
 from sardonyx.compress.samples.preprocessing import Preprocess
 from sardonyx.compress.samples.reading import Data, Feeds, read_samples, require_iterable
 from sardonyx.compress.samples.splitting import MOST_JUDGED, Split, split_samples
@@ -11,7 +12,9 @@ __all__ = [
     "Feeds",
     "Preprocess",
     "Split",
+    "number_of",
     "read_samples",
+    "require_finite",
     "require_iterable",
     "require_numbers",
     "split_samples",

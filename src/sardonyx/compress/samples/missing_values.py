@@ -1,4 +1,4 @@
-"""NaN in samples: an error that names the sample, unless the model reads NaN as a missing value."""
+"""NaN in samples and weights: an error with the name, unless the model reads NaN of a sample as a missing value."""
 
 from __future__ import annotations
 
@@ -58,3 +58,20 @@ def require_numbers(feeds: Mapping[str, Any], inputs: Sequence[ir.Value], where:
                 "the sample holds NaN.", where=f"{where}, {value.name}",
                 remedy="Remove the sample, or replace NaN by the number that stands for a missing value.",
             )  # fmt: skip
+
+
+def require_finite(where: str, *arrays: np.ndarray) -> None:
+    """Refuse weights, or statistics of activations, that are not finite.
+
+    Args:
+        where: The layer.
+        arrays: The numbers.
+
+    Raises:
+        EvaluationError: A number is NaN or infinite.
+    """
+    if not all(np.isfinite(array.astype(np.float32) if array.dtype.kind == "V" else array).all() for array in arrays):
+        raise EvaluationError(
+            "expected finite weights and activations, got infinity or NaN.", where=where,
+            remedy="Repair the weights, or exclude the node.",
+        )  # fmt: skip

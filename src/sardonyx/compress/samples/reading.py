@@ -13,6 +13,7 @@ import onnx_ir as ir
 from sardonyx.compress.samples.archives import read_archive
 from sardonyx.compress.samples.folders import Recording, read_file, sample_files
 from sardonyx.compress.samples.missing_values import require_numbers
+from sardonyx.compress.samples.numbering import Sample
 from sardonyx.compress.samples.preprocessing import Preprocess, loaded
 from sardonyx.errors import EvaluationError, ModelFileError, OptionError, SardonyxError
 from sardonyx.rewrite.verify.inputs import require_fit, required_inputs
@@ -53,7 +54,7 @@ def read_samples(
         value: Any = item
         if function is not None:
             value = _preprocessed(function, item, number)
-        yield _feeds(value, model, inputs, f"{where}, sample {number}")
+        yield Sample(number, _feeds(value, model, inputs, f"{where}, sample {number}"))
 
 
 def _preprocessed(function: Callable[..., Any], item: Any, number: int) -> Any:

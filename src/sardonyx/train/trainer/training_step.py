@@ -382,9 +382,16 @@ class TrainingStep:
         return numbers
 
     def _non_finite(self, loss: float, batch: Mapping[str, np.ndarray]) -> ExecutionError:
+        step = self._position.step + 1
+        for name, array in batch.items():
+            if array.ndim and array.dtype.kind == "f" and not np.isfinite(array).all():
+                rows = np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+                return ExecutionError(
+                    f"{int((~rows).sum())} of {len(rows)} samples of the batch of step {step} hold NaN or infinity.",
+                    where=name, remedy="Remove these samples; the parameters are those before the step.",
+                )  # fmt: skip
         values = [*self._forward_arguments(), *self._arguments(dict(batch))] if batch else []
         where = first_non_finite(self._forward.function, values) if values else None
-        step = self._position.step + 1
         return ExecutionError(
             f"the loss of step {step} is {loss}, expected a finite number." if not math.isfinite(loss)
             else f"the length of the gradient of step {step} is not finite.",
