@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import http.client
 import json
 import os
@@ -22,8 +23,13 @@ import pytest
 
 pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
 pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
+pytest.importorskip("hpack", reason="hpack is not installed (extra: grpc)")
 
 from sardonyx.serve import Batching, Limits, Model, Server
+from sardonyx.serve.grpc import frames
+from sardonyx.serve.grpc.frames import header_block
+from sardonyx.serve.grpc.http2 import Http2Connection
+from sardonyx.serve.http.connection import Connection as HttpConnection
 from tests.serve.models import save, session
 from tests.serve.processes import process
 
@@ -75,6 +81,40 @@ def test_clients_that_reset_within_a_body_leave_nothing(server: Server) -> None:
         time.sleep(0.02)
     assert descriptors() <= before
     assert server.service.host.pending == 0
+
+
+CALL = header_block((
+    (":method", "POST"), (":scheme", "http"), (":path", "/inference.GRPCInferenceService/ServerLive"),
+    ("content-type", "application/grpc"),
+))  # fmt: skip
+LIVE = frames.PREFACE + frames.settings_frame(()) + frames.frame(frames.HEADERS, frames.END_HEADERS, 1, CALL)
+LIVE += frames.frame(frames.DATA, frames.END_STREAM, 1, bytes(5))
+
+
+@pytest.mark.parametrize("grpc", [False, True])
+def test_a_connection_that_has_ended_is_freed_without_a_collector(grpc: bool) -> None:
+    text = LIVE if grpc else REQUEST
+    with Server({"net": session("net")}, http="127.0.0.1:0", grpc="127.0.0.1:0") as server:
+        ports = int(server.url.rpartition(":")[2]), server.grpc_port
+        gc.collect()
+        gc.disable()
+        try:
+            for size in (0, 1, 30, len(text) - 1, len(text)) * 3:
+                with socket.create_connection(("127.0.0.1", ports[grpc]), 10) as connection:
+                    connection.sendall(text[:size])
+                    if size == len(text):
+                        assert connection.recv(1)
+            end = time.monotonic() + 10
+            while (left := remaining()) and time.monotonic() < end:
+                time.sleep(0.05)
+        finally:
+            gc.enable()
+        assert not left
+
+
+def remaining() -> int:
+    """Return the number of connections in memory."""
+    return sum(isinstance(item, (HttpConnection, Http2Connection)) for item in gc.get_objects())
 
 
 def test_a_half_closed_connection_ends(server: Server) -> None:

@@ -16,6 +16,7 @@ from sardonyx.errors import RequestError
 from sardonyx.serve.protocol import json_codec
 from sardonyx.serve.protocol.datatypes import DATATYPES
 from sardonyx.serve.protocol.number_lists import NumberList, parse_float32
+from tests.random_cases import cases
 
 _DIGITS = st.text("0123456789", min_size=1, max_size=30)
 _WHOLE = st.one_of(st.just("0"), st.builds(lambda first, rest: first + rest, st.sampled_from("123456789"), _DIGITS))
@@ -72,6 +73,32 @@ def test_middles_of_two_floats_are_rounded_through_float64(text: str) -> None:
     parsed = parse_float32(f"[{text}]".encode())
     assert parsed is not None
     assert parsed[0][0] == np.float32(float(text))
+
+
+@pytest.mark.parametrize("digits", range(1, 11))
+def test_a_digit_a_point_and_digits_are_read_as_float64_rounded_to_float32(digits: int) -> None:
+    rng = np.random.default_rng(digits)
+    parts = rng.integers(0, 10**digits, cases(20_000))
+    texts = [f"{'-' * (part % 2)}{part % 10}.{part:0{digits}}" for part in parts.tolist()]
+    values = np.array([float(text) for text in texts]).astype(np.float32)
+    for separator in (",", " ,\n"):
+        parsed = parse_float32(f"[{separator.join(texts)}]".encode())
+        assert parsed is not None
+        np.testing.assert_array_equal(parsed[0].view(np.int32), values.view(np.int32))
+
+
+@pytest.mark.parametrize("end", ["", "e1", "E-2", "x", ".", ".5", "-", "e", "\0", "\xb1", "/", ":"])
+@pytest.mark.parametrize("begin", ["0.", "-7.1", "7.1234567", "7.12345678", "3.123456789012345"])
+def test_what_follows_brief_numbers_counts(begin: str, end: str) -> None:
+    for rest in ("", " " * 20):
+        text = f"[{begin}{end}]{rest}".encode("latin-1")
+        try:
+            value = np.float32(json.loads(text.decode("latin-1"))[0])
+        except ValueError:
+            assert parse_float32(text) is None
+        else:
+            parsed = parse_float32(text)
+            assert parsed is not None and parsed[0].tolist() == [value] and parsed[1] == len(text) - len(rest)
 
 
 @pytest.mark.parametrize("zeros", [30, 9990, 9997, 9998, 9999, 10_000, 10_037, 20_000])

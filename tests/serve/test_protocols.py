@@ -8,6 +8,7 @@ import json
 import queue
 import ssl
 import subprocess
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -305,6 +306,18 @@ def test_an_open_address_needs_protection(address: str) -> None:
         Server({}, http=address)
     Server({}, http=address, insecure=True)
     Server({}, http=address, tokens=Tokens([("0" * 64, ["read"])]))
+
+
+def test_a_client_ends_its_connections(server: Server) -> None:
+    with BinaryClient(server.url) as client:
+        x = np.ones((1, 4), np.float32)
+        expected = client.infer("net", {"x": x}).outputs["y"]
+        thread = threading.Thread(target=client.infer, args=("net", {"x": x}))
+        thread.start()
+        thread.join()
+    # Closed, a client opens another connection.
+    np.testing.assert_array_equal(client.infer("net", {"x": x}).outputs["y"], expected)
+    client.close()
 
 
 def test_requests_of_other_sites_are_refused(client: Client) -> None:

@@ -165,6 +165,8 @@ class Connection(asyncio.Protocol):
         """Cancel the pending work of the client."""
         self._connections.open.discard(self)
         self._transport = None
+        # The parser refers to the connection: without this, only the collector would free both.
+        self._parser = None
         self._unread_bytes = 0
         self._forget_requests()
         if self._work is not None:

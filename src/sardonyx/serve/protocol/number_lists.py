@@ -2,8 +2,9 @@
 
 A number of up to 19 significant digits is an integer times a power of ten. The product of the integer and the first 64
 bits of the power is exact to a few units of its 64 bits, which decide the float32 unless the product is next to the
-middle of two float32. Such a number, and one that is very small, large or long, is read by Python. The result is the
-same in every case: the text rounded to float64, and the float64 rounded to float32.
+middle of two float32. Such a number, and one that is very small, large or long, is read by Python. A digit, a point and
+up to seven digits are a quotient of two integers in float64. The result is the same in every case: the text rounded to
+float64, and the float64 rounded to float32.
 
 Source: D. Lemire, "Number parsing at a gigabyte per second", Software: Practice and Experience 51(8), 2021.
 """
@@ -218,7 +219,7 @@ def module_text(target: Target) -> str:
     body = _BODY.replace("{first}", str(-_POWERS[0])).replace("{size}", str(size))
     for name, position, value, following in (
         ("whole", "%digits_from", "0", "after_whole"),
-        ("part", "%f_at", "%whole_w", "after_part"),
+        ("part", "%f_at", "%p_whole_w", "after_part"),
     ):
         body = body.replace(f"<{name}>", _digits(name, position, value, following))
     for name, following in (("s", "separator"), ("b", "before")):
@@ -325,7 +326,7 @@ start:
   %fresh = icmp eq i64 %done, 0
   br i1 %fresh, label %before, label %separator
 separator:
-  %s_at = phi i64 [ %first, %start ], [ %end, %stored ], [ %s_at1, %s_space ]
+  %s_at = phi i64 [ %first, %start ], [ %stored_at, %stored ], [ %s_at1, %s_space ]
   %s_n = phi i64 [ %done, %start ], [ %next, %stored ], [ %s_n, %s_space ]
   %s_p = getelementptr i8, ptr %text, i64 %s_at
   %s_c = load i8, ptr %s_p
@@ -354,7 +355,58 @@ before:
 <spaces before>
 room:
   %has_room = icmp slt i64 %n, %count
-  br i1 %has_room, label %whole_entry, label %foreign
+  br i1 %has_room, label %brief, label %foreign
+brief:
+  ; A digit, a point and up to seven digits: both integers are exact in float64, and so is the quotient's rounding.
+  %q_dot_at = add i64 %digits_from, 1
+  %q_dot_p = getelementptr i8, ptr %text, i64 %q_dot_at
+  %q_dot_c = load i8, ptr %q_dot_p
+  %q_dot = icmp eq i8 %q_dot_c, 46
+  %q_from = add i64 %digits_from, 2
+  %q_last = add i64 %digits_from, 10
+  %q_fits = icmp ule i64 %q_last, %length
+  %q_may = and i1 %q_dot, %q_fits
+  br i1 %q_may, label %brief_load, label %whole_entry
+brief_load:
+  %q_p = getelementptr i8, ptr %text, i64 %q_from
+  %q_word = load i64, ptr %q_p, align 1
+  %q_zero = xor i64 %q_word, 3472328296227680304
+  %q_over = add i64 %q_zero, 8536140394893047414
+  %q_both = or i64 %q_zero, %q_over
+  %q_high = and i64 %q_both, -9187201950435737472
+  %q_bits = call i64 @llvm.cttz.i64(i64 %q_high, i1 false)
+  ; 7 for no digit, 64 for eight.
+  %q_some = sub i64 %q_bits, 8
+  %q_is_brief = icmp ult i64 %q_some, 56
+  %q_d = zext i8 %d_digit to i64
+  br i1 %q_is_brief, label %brief_digits, label %brief_not
+brief_not:
+  %q_is_long = icmp eq i64 %q_bits, 64
+  br i1 %q_is_long, label %part_entry, label %whole_entry
+brief_digits:
+  %q_k = lshr i64 %q_bits, 3
+  %q_at = add i64 %q_from, %q_k
+  %q_c_p = getelementptr i8, ptr %text, i64 %q_at
+  %q_c = load i8, ptr %q_c_p
+  %q_lower = or i8 %q_c, 32
+  %q_is_e = icmp eq i8 %q_lower, 101
+  br i1 %q_is_e, label %whole_entry, label %brief_value
+brief_value:
+  %q_k8 = sub i64 63, %q_bits
+  %q_left = shl i64 %q_zero, 8
+  %q_end = shl i64 %q_left, %q_k8
+  %q_g = call i64 @eight_digits(i64 %q_end)
+  %q_t_p = getelementptr i64, ptr @tens, i64 %q_k
+  %q_t = load i64, ptr %q_t_p
+  %q_h = mul i64 %q_d, %q_t
+  %q_w = add i64 %q_h, %q_g
+  %q_float = sitofp i64 %q_w to double
+  %q_divisor = sitofp i64 %q_t to double
+  %q_quotient = fdiv double %q_float, %q_divisor
+  %q_single = fptrunc double %q_quotient to float
+  %q_i32 = bitcast float %q_single to i32
+  %q_i64 = zext i32 %q_i32 to i64
+  br label %stored
 whole_entry:
   br label %whole_eight
 <whole>
@@ -371,7 +423,10 @@ after_integer:
   %dot = icmp eq i8 %i_c, 46
   br i1 %dot, label %part_entry, label %exponent
 part_entry:
-  %f_at = add i64 %whole_at, 1
+  %p_whole_at = phi i64 [ %whole_at, %after_integer ], [ %q_dot_at, %brief_not ]
+  %p_whole_w = phi i64 [ %whole_w, %after_integer ], [ %q_d, %brief_not ]
+  %p_whole_size = phi i64 [ %whole_size, %after_integer ], [ 1, %brief_not ]
+  %f_at = add i64 %p_whole_at, 1
   br label %part_eight
 <part>
 after_part:
@@ -379,7 +434,7 @@ after_part:
   %part_none = icmp eq i64 %part_count, 0
   br i1 %part_none, label %foreign, label %part_known
 part_known:
-  %p_size = add i64 %whole_size, %part_count
+  %p_size = add i64 %p_whole_size, %part_count
   %p_e = sub i64 0, %part_count
   %p_p = getelementptr i8, ptr %text, i64 %part_at
   %p_c = load i8, ptr %p_p
@@ -499,7 +554,8 @@ rounded:
   %word = add i64 %biased_bits, %hidden
   br label %stored
 stored:
-  %magnitude = phi i64 [ 0, %short ], [ %word, %rounded ]
+  %magnitude = phi i64 [ 0, %short ], [ %word, %rounded ], [ %q_i64, %brief_value ]
+  %stored_at = phi i64 [ %end, %short ], [ %end, %rounded ], [ %q_at, %brief_value ]
   %sign_bit = select i1 %negative, i64 2147483648, i64 0
   %result = or i64 %magnitude, %sign_bit
   %result32 = trunc i64 %result to i32
