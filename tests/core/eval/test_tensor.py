@@ -131,3 +131,12 @@ def test_each_data_dependent_size_is_its_own_symbol() -> None:
     assert first is not second
     with pytest.raises(ShapeError, match="-1"):
         L.sizes(L.constant([-1], t.INT64))
+
+
+def test_a_caller_that_writes_to_an_array_changes_no_equal_constant() -> None:
+    array = np.full(3, 0.01, np.float32)
+    first = constant(array)
+    array += 1
+    second = constant(np.full(3, 0.01, np.float32))
+    np.testing.assert_array_equal(second.params["value"], np.full(3, 0.01, np.float32))
+    np.testing.assert_array_equal(first.params["value"], second.params["value"])

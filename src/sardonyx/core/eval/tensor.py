@@ -251,7 +251,8 @@ class _Content:
 def _constant(value: Any, type: Type) -> Value:
     make = Tensor if isinstance(type, TensorType) else Value
     if current_run() is None and isinstance(value, np.ndarray) and value.size <= FOLDED_ELEMENTS:
-        return intern_value(make, "constant", (), {"value": value}, type, CLOSED, (type, _Content(value)))
+        # A copy: callers may write to their array later, and equal constants of other models are this value.
+        return intern_value(make, "constant", (), {"value": value.copy()}, type, CLOSED, (type, _Content(value)))
     return make("constant", (), {"value": value}, type)
 
 
