@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -166,7 +167,8 @@ def convert(
         seed: Seed of the drawn inputs.
 
     Returns:
-        The model and the report. ``Converted.save`` refuses a model that is not proved.
+        The model and the report. ``Converted.save`` refuses a model that is not proved. The model has copies of the
+        weights: the source may be trained on.
 
     Raises:
         ConversionError: No way makes a model; names the operators and the user's source lines.
@@ -195,7 +197,19 @@ def convert(
             break
     if best is None:
         raise _no_way(importer.name, attempts, refusals)
+    if not isinstance(source, (str, os.PathLike)):
+        _own_weights(best.model)
     return best
+
+
+def _own_weights(model: ir.Model) -> None:
+    """Copy weights that are in memory of the source, which may go on to train them."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.Tensor) and tensor.dtype != ir.DataType.STRING:
+                array = np.array(tensor.numpy())
+                value.const_value = ir.Tensor(array, dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
 
 
 def _names(opaque: Sequence[str]) -> tuple[str, ...]:

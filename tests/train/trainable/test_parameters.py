@@ -320,3 +320,33 @@ def test_a_weight_keeps_its_role_if_its_type_or_sizes_are_read() -> None:
     source = model(nodes, [weight("w", 4, 4), weight("g", 4)])
     kinds = {one.name: (one.kind, len(one.readers)) for one in train.find_parameters(sardonyx.load(source))}
     assert kinds == {"w": ("weight", 1), "g": ("norm", 1)}
+
+
+def test_parameters_that_a_program_declares_are_trained_and_no_others() -> None:
+    nodes = [
+        node("MatMul", "x w", "a"), node("Mul", "a temperature", "b"), node("Add", "b bias", "c"),
+        node("MatMul", "c basis", "y"),
+    ]  # fmt: skip
+    tensors = [weight("w", 4, 4), tensor("temperature", 0.7), weight("bias", 4), weight("basis", 4, 4)]
+    plain = model(nodes, tensors)
+    assert names(plain) == {"w", "bias", "basis"}
+    for key, text in (("parameters", '["w", "temperature", "bias", "gone"]'), ("constants", '["basis"]')):
+        plain.metadata_props.add(key=f"sardonyx.{key}", value=text)
+    assert names(plain) == {"w", "temperature", "bias"}
+
+
+@pytest.mark.parametrize("text", ["", "{", "3", "[[" * 5000, '[1, {"w": 2}]'])
+def test_metadata_of_another_form_declare_nothing(text: str) -> None:
+    plain = model([node("MatMul", "x w", "y")], [weight("w", 4, 4)])
+    plain.metadata_props.add(key="sardonyx.constants", value=text)
+    assert names(plain) == {"w"}
+
+
+def test_centers_of_a_grid_and_first_shares_of_a_routing_are_constants() -> None:
+    nodes = [
+        node("MatMul", "x w", "a"), node("Sub", "a grid", "b"), node("Mul", "b /Constant_9_output_0", "c"),
+        node("ReduceSum", "c axes", "y", keepdims=0),
+    ]  # fmt: skip
+    axes = onnx.numpy_helper.from_array(np.array([0]), "axes")
+    shares = tensor("/Constant_9_output_0", np.full((3, 1, 4), 1 / 3))
+    assert names(model(nodes, [weight("w", 4, 4), tensor("grid", np.linspace(-2, 2, 4)), shares, axes])) == {"w"}

@@ -1,7 +1,8 @@
 """Exported programs as Core functions, call by call, and Core functions as models.
 
 Weights are inputs of the Core function and initializers of the model that refer to torch's memory. Values are named
-after their modules: ``layer1.0.conv.conv2d``.
+after their modules: ``layer1.0.conv.conv2d``. The model declares which weights are parameters of the module that have
+gradients, and which are buffers or frozen, for a later training.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ConversionError, EvaluationError, SardonyxError
+from sardonyx.model.declared_weights import declare_weights
 from sardonyx.ops.nodes import written_opset
 
 OPSET = 20
@@ -241,6 +243,8 @@ class _Translation:
         self._types: list[TensorType] = []
         self._names: list[str] = []
         self._weights: dict[int, ir.TensorProtocol] = {}
+        self._parameters: set[str] = set()
+        self._frozen: set[str] = set()
         self._pairs: set[int] = set()
         self._guards: list[Guard] = []
         self._guard_lines = program.guard_lines
@@ -267,6 +271,10 @@ class _Translation:
             if node.outputs and "." in str(node.outputs[0].name):
                 node.name = node.outputs[0].name
         name_guards(model.graph.all_nodes())
+        # A module without gradients was prepared for inference: all of its parameters may be trained.
+        parameters = self._parameters or self._frozen
+        names = {tensor.name or "" for tensor in self._weights.values()}
+        declare_weights(model, parameters, names - parameters)
         return model
 
     @property
@@ -297,11 +305,11 @@ class _Translation:
             if spec.kind == kinds.InputKind.USER_INPUT:
                 self._declare_user_input(node, user)
                 continue
-            tensor = _stored(exported, spec)
-            if not isinstance(tensor, torch.Tensor):
-                self._placeholders.append((node, tensor))
+            stored = _stored(exported, spec)
+            if not isinstance(stored, torch.Tensor):
+                self._placeholders.append((node, stored))
                 continue
-            tensor = tensor.detach()
+            tensor = stored.detach()
             if tensor.is_complex() or (tensor.numel() <= MOST_KNOWN and not tensor.is_floating_point()):
                 known = tensor.cpu().resolve_conj().numpy()
                 self._placeholders.append((node, constant(np.array(known), core_dtype(tensor.dtype))))
@@ -311,6 +319,8 @@ class _Translation:
                 shared[key] = self._add(TensorType(core_dtype(tensor.dtype), tuple(tensor.shape)), str(spec.target))
                 name = str(spec.target)
                 self._weights[shared[key].index] = TorchTensor(tensor.contiguous(), name=name)
+                if spec.kind == kinds.InputKind.PARAMETER:
+                    (self._parameters if stored.requires_grad else self._frozen).add(name)
             self._placeholders.append((node, shared[key]))
 
     def _declare_user_input(self, node: Any, user: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import OptionError, UnsupportedError
+from sardonyx.model.declared_weights import declared_weights
 from sardonyx.ops.definitions.counted_dropout import DOMAIN
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import node_label
@@ -130,13 +131,15 @@ def fixed_shape(tensor: ir.TensorProtocol) -> ir.Shape:
 def find_parameters(model: ir.Model) -> list[Parameter]:
     """Return the floating-point initializers of the main graph, in order.
 
-    Tensors of one element are constants unless they have a role, such as the bias of a layer with one output.
+    The kind of a tensor is the one that the model declares, or follows from its readers and elements. Tensors of one
+    element are constants unless they have a role, such as the bias of a layer with one output.
 
     Args:
         model: A model in trainable form; see :func:`.trainable_form`.
     """
     order = _positions(model.graph)
     constants = _constants(model.graph)
+    declared = declared_weights(model.metadata_props)
     result = []
     for value in model.graph.initializers.values():
         tensor = value.const_value
@@ -148,6 +151,9 @@ def find_parameters(model: ir.Model) -> list[Parameter]:
         # A part of concatenated weights is a weight, by the reader of the whole.
         kinds = [_kind(use, value) for use in sorted(uses, key=lambda use: use.node.op_type == "Concat")]
         kind: Kind = next((one for one in kinds if one != "constant"), "constant")
+        is_parameter = declared.get(str(value.name), kind != "constant")
+        if kind != "statistic" and is_parameter != (kind != "constant"):
+            kind = "learned" if is_parameter else "constant"
         labels = tuple(dict.fromkeys(node_label(use.node) for use in uses))
         shape = fixed_shape(tensor).numpy()
         result.append(Parameter(str(value.name), kind, shape, labels, order[uses[-1].node]))
@@ -230,6 +236,8 @@ def _kind(use: _Use, value: ir.Value) -> Kind:
     if node.domain or use.is_computed:
         return "constant"
     if node.op_type in ELEMENTWISE and _is_vector(value) and not _is_raw(node.inputs[1 - index]):
+        if tensor is not None and _has_equal_steps(tensor):
+            return "constant"  # Centers of a grid, such as those of radial basis functions.
         other = node.inputs[1 - index]
         producer = None if other is None else other.producer()
         if producer is not None and not facts.is_constant(other):
@@ -320,6 +328,8 @@ def _is_factor(use: _Use, value: ir.Value) -> bool:
     tensor, other = value.const_value, use.node.inputs[1 - use.index]
     if tensor is None or sum(size > 1 for size in fixed_shape(tensor).numpy()) < 2 or facts.is_constant(other):
         return False
+    if _EXPORTED_CONSTANT.search(str(value.name)):
+        return False  # Such as the first shares of a routing between capsules.
     if not _has_fractions(tensor) or is_sinusoidal(tensor) or _is_raw(other):
         return False
     if use.is_computed:

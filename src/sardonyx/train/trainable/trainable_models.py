@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from sardonyx.model.copying import copy_model
+from sardonyx.model.declared_weights import declared_weights
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import Names, value_names
 from sardonyx.train.trainable.parameters import ELEMENTWISE, FLOATS, NORMALIZATIONS, PRODUCTS, fixed_shape
@@ -86,8 +87,11 @@ def _separate_vectors(model: ir.Model) -> None:
         graph.remove(node, safe=True)
         graph.register_initializer(twin)
     names = Names(value_names(model))
+    declared = declared_weights(model.metadata_props)
     for value in list(graph.initializers.values()):
         tensor = value.const_value
+        if value.name in declared:  # Shared by the program itself.
+            continue
         if tensor is None or tensor.dtype not in FLOATS or len(tensor.shape) != 1 or value.is_graph_input():
             continue
         readers: dict[object, list[tuple[ir.Node, int]]] = {}
