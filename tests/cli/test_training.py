@@ -60,7 +60,10 @@ def test_scores_of_sequences_name_their_axis_of_classes(folder: Path, capsys: py
     assert "(`--axis`)" in capsys.readouterr().err
     assert run(folder, *words, "--axis", "1") == 0
     assert run(folder, *words, "--axis", "1", "--loss", "l1") == 2
-    assert "--axis: the loss l1 has no axis of classes" in capsys.readouterr().err
+    assert (
+        "--axis: the loss l1 has no such option. Use it with cross-entropy, distillation, focal, kl."
+        in capsys.readouterr().err
+    )
 
 
 def test_finetune_distill_and_gradient_write_models(folder: Path) -> None:
@@ -138,3 +141,60 @@ def test_a_folder_that_is_missing_is_named_before_the_training(
 def test_an_impossible_rank_names_its_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "finetune", "@model.onnx", "--data", "@train.npz", "-o", "@unwritten.onnx", "--lora", "0") == 2
     assert "--lora: expected an integer of at least 1, got 0." in capsys.readouterr().err
+
+
+def test_options_of_the_loss_and_of_stopping_reach_the_training(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["@model.onnx", "--data", "@train.npz", "--eval", "@test.npz", "-o", "@t.onnx", "--json"]
+    several = ["--class-weights", "balanced", "--label-smoothing", "0.1", "--ignore", "2", "--weight-decay", "0.1"]
+    assert (
+        run(folder, "train", *words, *several, "--patience", "1", "--lr", "9", "--epochs", "20", "--metric", "top5")
+        == 0
+    )
+    history = json.loads(capsys.readouterr().out)["history"]
+    assert len(history) < 20 and history[0]["validation_top5"] == 1
+    labels = np.eye(3, dtype=np.float32)[images(96)["labels"]]
+    np.savez(folder / "soft.npz", image=images(96)["image"], labels=labels)
+    soft = ["train", "@model.onnx", "--data", "@soft.npz", "-o", "@t.onnx"]
+    assert run(folder, *soft, "--soft-labels", "--schedule", "cosine", "--warmup", "2") == 0
+    assert run(folder, *soft) == 2
+    assert "`--soft-labels`" in capsys.readouterr().err
+    weighted = ["finetune", "@model.onnx", "--data", "@train.npz", "-o", "@t.onnx", "--class-weights", "1,2,0.5"]
+    assert run(folder, *weighted, "--accumulate", "2", "--ema", "0.9") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--metric", "top1"], "--metric: metrics are those of evaluations. Give --eval."),
+        (["--patience", "2"], "--patience: expected data of evaluations. Give --eval."),
+        (["--schedule", "plateau"], "--schedule: the schedule plateau watches the loss of --eval. Give --eval."),
+        (["--checkpoint-steps", "5"], "--checkpoint-steps: expected a folder of checkpoints. Give --checkpoint."),
+        (["--class-weights", "1,2"], "--class-weights: expected 3 factors, one for each class, got 2."),
+        (["--class-weights", "1,x,2"], "--class-weights: expected numbers with commas, or balanced, got '1,x,2'."),
+        (
+            ["--loss", "mse", "--soft-labels"],
+            "--soft-labels: the loss mse has no such option. Use it with cross-entropy.",
+        ),
+        (["--warmup", "5"], "--warmup: the schedule constant has no such option. Use it with cosine, linear."),
+        (["--optimizer", "adagrad", "--momentum", "0.5"], "--momentum: the optimizer adagrad has no such option."),
+        (["--label-smoothing", "2"], "--label-smoothing: expected a number of at least 0 and of at most 1, got 2.0."),
+    ],
+)
+def test_options_that_do_not_fit_each_other_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    assert run(folder, "train", "@model.onnx", "--data", "@train.npz", "-o", "@t.onnx", *words) == 2
+    assert text in capsys.readouterr().err
+    assert not (folder / "t.onnx").exists()
+
+
+def test_each_option_of_training_is_the_same_in_every_verb() -> None:
+    from sardonyx.cli import distill, finetune, train
+    from sardonyx.cli.parameters import parameters
+
+    options = [{p.spelling: p for p in parameters(module.command)} for module in (train, finetune, distill)]
+    shared = options[0].keys() & options[1].keys() & options[2].keys()
+    assert {"--lr X", "--clip-norm X", "--ema X", "--patience N", "--log FOLDER", "--max-memory TEXT"} <= shared
+    assert all(options[0][name] == one[name] for name in shared for one in options)

@@ -8,17 +8,24 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import training
-from sardonyx.cli.output import AsJson, ModelPath, Output, names_in
+from sardonyx.cli.output import ModelPath, Output, names_in
 
 EXAMPLE = "sardonyx finetune model.onnx --lora 8 --data labeled.npz --epochs 3 -o tuned.onnx"
 
-OPTIONS_OF_PARAMETERS = {**training.OPTIONS_OF_PARAMETERS, "trainable": "--targets"}
+OPTIONS_OF_PARAMETERS = {
+    **training.OPTIONS_OF_PARAMETERS,
+    **training.OPTIONS_OF_LOSSES,
+    "trainable": "--targets",
+}
 
 
+@training.expand_options
 def command(
     model: ModelPath,
     output: Output,
     data: training.Samples,
+    loss_options: training.LossOptions,
+    loop: training.LoopOptions,
     rank: Annotated[int, typer.Option("--lora", help="Rank of the adapters.")] = 8,
     alpha: Annotated[
         float | None, typer.Option(help="Scale of the adapters, divided by the rank.", show_default=False)
@@ -30,43 +37,19 @@ def command(
     adapter: Annotated[
         Path | None, typer.Option(help="Write the adapters apart, as safetensors.", show_default=False)
     ] = None,
-    loss: training.Loss = "cross-entropy",
-    optimizer: training.OptimizerName = "adamw",
-    rate: training.Rate = 1e-3,
-    schedule: training.ScheduleName = "constant",
-    epochs: training.Epochs = 1,
-    batch_size: training.BatchSize = 32,
-    evaluation: training.Evaluation = None,
-    metric: training.Metrics = None,
-    plot: training.Plot = None,
-    checkpoint: training.Checkpoint = None,
-    resume: training.Resume = False,
-    precision: training.PrecisionName = "float32",
-    max_memory: training.MaxMemory = None,
-    seed: training.Seed = 0,
-    as_json: AsJson = False,
 ) -> None:
     """Train low-rank adapters of the weights, and write the model with merged adapters."""
+    from sardonyx.model import load
     from sardonyx.train.trainable.lora import LoRA
     from sardonyx.train.trainer.trainer import Trainer
 
-    training.require_writable(plot, output=output, adapter=adapter)
-    trainer = Trainer(
-        model,
-        training.make_loss(loss, None, None),
-        training.make_optimizer(optimizer, rate, schedule, {}),
-        metrics=metric or (),
-        batch_norm="frozen",
-        lora=LoRA(rank, alpha, tuple(names_in(targets)) or "*", dora),
-        precision=precision,  # type: ignore[arg-type]
-        max_memory=training.bytes_of(max_memory),
-        seed=seed,
+    source = load(model)
+    loss = training.make_loss(loss_options, data, source)
+    lora = LoRA(rank, alpha, tuple(names_in(targets)) or "*", dora)
+    training.run_training(
+        lambda **options: Trainer(source, loss, batch_norm="frozen", lora=lora, **options),
+        data,
+        loop,
+        output,
+        adapter=adapter,
     )
-    history = trainer.fit(
-        data, epochs=epochs, batch_size=batch_size, validation=evaluation, checkpoint=checkpoint, resume=resume,
-        progress=False if as_json else None,
-    )  # fmt: skip
-    error = trainer.save(output)
-    if adapter is not None:
-        trainer.adapter().save(adapter)
-    training.report(trainer, history, output, error, plot=plot, as_json=as_json)

@@ -2,118 +2,346 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich.table import Table
 
 from sardonyx.cli.byte_counts import parse_bytes
-from sardonyx.cli.output import console, names_in, print_json
+from sardonyx.cli.output import AsJson, console, print_json
 from sardonyx.errors import OptionError
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from sardonyx.train.losses import Loss
     from sardonyx.train.optimizers import Optimizer
     from sardonyx.train.schedules import Schedule
     from sardonyx.train.trainer.history import History
     from sardonyx.train.trainer.trainer import Trainer
 
 Samples = Annotated[
-    Path, typer.Option("--data", help="Arrays of inputs by name, and labels, label or y (.npz), samples in axis 0.")
-]
-Loss = Annotated[
-    str,
+    Path,
     typer.Option(
-        help="cross-entropy, bce, mse, l1, huber, focal, kl, cosine, dice, ctc, triplet, contrastive, distillation, "
-        "output, or an ONNX model (.onnx) of outputs and labels."
+        "--data",
+        help="Arrays of inputs by name, and labels, label or y (.npz), samples in axis 0; or a folder with a folder of "
+        "images or .npy files for each class.",
     ),
 ]
-OptimizerName = Annotated[
-    str, typer.Option(help="adamw, adam, sgd, lion, muon, lamb, adafactor, adagrad, rmsprop or adadelta.")
-]
-Rate = Annotated[float, typer.Option("--lr", help="Learning rate.")]
-ScheduleName = Annotated[str, typer.Option(help="constant, cosine, linear, one-cycle or plateau.")]
-Epochs = Annotated[int, typer.Option(help="Epochs.")]
-BatchSize = Annotated[int, typer.Option(help="Samples of a batch.")]
-Evaluation = Annotated[
-    Path | None, typer.Option("--eval", help="Data of evaluations after each epoch (.npz).", show_default=False)
-]
-Metrics = Annotated[
-    list[str] | None,
-    typer.Option("--metric", help="top1, top5, binary-accuracy, mse, mae or rmse (repeatable).", show_default=False),
-]
-Plot = Annotated[Path | None, typer.Option(help="Write a plot of losses and metrics (.png, .svg).", show_default=False)]
-Checkpoint = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Folder of checkpoints; Ctrl-C leaves one.", show_default=False)
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")]
-MaxMemory = Annotated[
-    str | None,
-    typer.Option(
-        help="Memory of a step, e.g. 2GiB; values are computed again where they do not fit.", show_default=False
-    ),
-]
-PrecisionName = Annotated[str, typer.Option("--precision", help="float32, or bf16: products in bfloat16.")]
-Seed = Annotated[int, typer.Option(help="Seed of the order of samples and of dropout.")]
 
-OPTIONS_OF_PARAMETERS = {"metrics": "--metric", "validation": "--eval"}
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """Options of every training; each field is an option of the verbs that accept the class."""
+
+    optimizer: Annotated[
+        str, typer.Option(help="adamw, adam, sgd, lion, muon, lamb, adafactor, adagrad, rmsprop or adadelta.")
+    ] = "adamw"
+    rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 1e-3
+    schedule: Annotated[str, typer.Option(help="constant, cosine, linear, one-cycle or plateau.")] = "constant"
+    warmup: Annotated[int, typer.Option(help="Steps from a rate of 0, of cosine and linear.")] = 0
+    weight_decay: Annotated[float | None, typer.Option(help="Decay of weights.", show_default=False)] = None
+    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd, rmsprop or muon.", show_default=False)] = None
+    clip_norm: Annotated[float | None, typer.Option(help="Largest length of the gradient.", show_default=False)] = None
+    epochs: Annotated[int, typer.Option(help="Epochs.")] = 1
+    batch_size: Annotated[int, typer.Option(help="Samples of a batch.")] = 32
+    accumulate: Annotated[int, typer.Option(help="Batches a step.")] = 1
+    ema: Annotated[
+        float | None, typer.Option(help="Keep running means of the parameters, and write them.", show_default=False)
+    ] = None
+    evaluation: Annotated[
+        Path | None, typer.Option("--eval", help="Data of evaluations after each epoch, as --data.", show_default=False)
+    ] = None
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric", help="top1, top5, binary-accuracy, mse, mae or rmse (repeatable).", show_default=False
+        ),
+    ] = None
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            help="Stop after so many epochs without a smaller loss of --eval, and write the best epoch.",
+            show_default=False,
+        ),
+    ] = None
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a plot of losses and metrics (.png, .svg).", show_default=False)
+    ] = None
+    log: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write each epoch for TensorBoard.", show_default=False)
+    ] = None
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder of checkpoints; Ctrl-C leaves one.", show_default=False),
+    ] = None
+    checkpoint_steps: Annotated[
+        int | None, typer.Option(help="Steps between checkpoints within an epoch.", show_default=False)
+    ] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False
+    precision: Annotated[str, typer.Option("--precision", help="float32, or bf16: products in bfloat16.")] = "float32"
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory of a step, e.g. 2GiB; values are computed again where they do not fit.", show_default=False
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of the order of samples and of dropout.")] = 0
+    as_json: AsJson = False
+
+    def optimizer_options(self) -> dict[str, Any]:
+        """Return the arguments of a trainer that do not depend on the verb.
+
+        Raises:
+            OptionError: An option is unknown or impossible.
+        """
+        return {
+            "optimizer": make_optimizer(self),
+            "metrics": self.metric or (),
+            "clip_norm": self.clip_norm,
+            "accumulate": self.accumulate,
+            "ema": self.ema,
+            "precision": self.precision,
+            "max_memory": None if self.max_memory is None else parse_bytes(self.max_memory, "--max-memory"),
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """Options of the loss; each field is an option of the verbs that accept the class."""
+
+    loss: Annotated[
+        str,
+        typer.Option(
+            help="cross-entropy, bce, mse, l1, huber, focal, kl, cosine, dice, ctc, triplet, contrastive, "
+            "distillation, output, or an ONNX model (.onnx) of outputs and labels."
+        ),
+    ] = "cross-entropy"
+    loss_output: Annotated[
+        str | None, typer.Option(help="The output that the loss reads; the first by default.", show_default=False)
+    ] = None
+    label: Annotated[
+        str | None, typer.Option(help="The name of the labels in the data; `labels` by default.", show_default=False)
+    ] = None
+    axis: Annotated[
+        int | None,
+        typer.Option(help="The axis of classes of the scores; the last by default, 1 of images.", show_default=False),
+    ] = None
+    label_smoothing: Annotated[
+        float | None, typer.Option(help="Share of the probability spread over all classes.", show_default=False)
+    ] = None
+    class_weights: Annotated[
+        str | None,
+        typer.Option(
+            help="A factor for each class (1,2.5,1), or balanced: the inverse of the frequency in --data.",
+            show_default=False,
+        ),
+    ] = None
+    soft_labels: Annotated[
+        bool, typer.Option("--soft-labels", help="Labels are probabilities of all classes, not indices.")
+    ] = False
+    ignore: Annotated[
+        int | None, typer.Option(help="The label of elements that count nothing; -100 by default.", show_default=False)
+    ] = None
+
+
+OPTIONS_OF_PARAMETERS = {
+    "metrics": "--metric",
+    "validation": "--eval",
+}
 """Options by the parameters of the trainer that have other names."""
 
+OPTIONS_OF_LOSSES = {"output": "--loss-output", "soft": "--soft-labels"}
+"""As :data:`OPTIONS_OF_PARAMETERS`, of losses."""
 
-def bytes_of(text: str | None) -> int | None:
-    """Return the bytes of ``--max-memory``; None for any.
 
-    Raises:
-        OptionError: The text is no size.
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each field of its parameters that are classes of options.
+
+    ``--help``, the reference page and the parser read the signature: each option is written once, as a field.
     """
-    return None if text is None else parse_bytes(text, "--max-memory")
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if hint in (LoopOptions, LossOptions)}
+    own = [p.replace(annotation=hints[n]) for n, p in inspect.signature(command).parameters.items() if n not in groups]
+    added = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=get_type_hints(group, include_extras=True)[field.name],
+        )
+        for group in groups.values()
+        for field in fields(group)
+    ]
+
+    def expanded(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + added
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    expanded.__doc__, expanded.__module__ = command.__doc__, command.__module__
+    return expanded
 
 
-def make_optimizer(name: str, rate: float, schedule: str, options: dict[str, float]) -> Optimizer:
-    """Return an optimizer by name.
+def make_optimizer(options: LoopOptions) -> Optimizer:
+    """Return the optimizer that the options describe.
 
     Raises:
         OptionError: An option is unknown or impossible.
     """
-    from dataclasses import fields
-
     from sardonyx.train.optimizers import OPTIMIZERS
     from sardonyx.train.schedules import SCHEDULES
 
+    name, schedule = options.optimizer, options.schedule
     if name not in OPTIMIZERS:
         raise OptionError(f"expected one of {', '.join(OPTIMIZERS)}, got {name!r}.", where="--optimizer")
     if schedule not in SCHEDULES or schedule == "step":
         known = ", ".join(one for one in SCHEDULES if one != "step")
         raise OptionError(f"expected one of {known}, got {schedule!r}.", where="--schedule")
-    rates: float | Schedule = rate if schedule == "constant" else SCHEDULES[schedule](rate=rate)
-    accepted = {field.name for field in fields(OPTIMIZERS[name])}
-    if unknown := [option for option in options if option not in accepted]:
-        raise OptionError(f"the optimizer {name} has no such option.", where=unknown[0])
-    return OPTIMIZERS[name](rate=rates, **options)
+    if schedule == "plateau" and options.evaluation is None:
+        raise OptionError("the schedule plateau watches the loss of --eval.", where="--schedule", remedy="Give --eval.")
+    rates: float | Schedule = options.rate
+    if schedule != "constant" or options.warmup:
+        kind = SCHEDULES[schedule]
+        extra = {"warmup": options.warmup} if options.warmup else {}
+        _require_fields(kind, extra, f"the schedule {schedule}", SCHEDULES)
+        rates = kind(rate=options.rate, **extra)
+    chosen = {name: getattr(options, name) for name in ("weight_decay", "momentum")}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    _require_fields(OPTIMIZERS[name], chosen, f"the optimizer {name}", OPTIMIZERS)
+    return OPTIMIZERS[name](rate=rates, **chosen)
 
 
-def make_loss(text: str, output: str | None, label: str | None, axis: int | None = None) -> Any:
-    """Return a loss by name or from a model file.
+def _require_fields(kind: type[Any], names: Iterable[str], subject: str, known: Mapping[str, type[Any]]) -> None:
+    """Check that a class has fields of some names.
 
     Args:
-        text: The name or the file.
-        output: The output that the loss reads; None for the first.
-        label: The name of the labels; None for that of the loss.
-        axis: The axis of classes; None for that of the loss.
+        kind: The class.
+        names: The names.
+        subject: The class, for the message.
+        known: Other classes by name, of which those with the field are named.
 
     Raises:
-        OptionError: Unknown name, or the loss has no axis of classes.
+        OptionError: The class lacks one.
     """
-    from dataclasses import fields, replace
+    accepted = {field.name for field in fields(kind)}
+    for name in names:
+        if name not in accepted:
+            others = [other for other, one in known.items() if name in {field.name for field in fields(one)}]
+            raise OptionError(f"{subject} has no such option.", where=name, remedy=f"Use it with {', '.join(others)}.")
 
-    from sardonyx.train.losses import ModelLoss, loss_of
 
-    loss = ModelLoss(model=text) if text.endswith(".onnx") else loss_of(text)
-    options = (("output", output), ("label", label), ("axis", axis))
-    changes: dict[str, Any] = {name: value for name, value in options if value is not None}
-    if "axis" in changes and "axis" not in {field.name for field in fields(loss)}:
-        raise OptionError(f"the loss {text} has no axis of classes.", where="axis")
-    return replace(loss, **changes)
+def make_loss(options: LossOptions, data: Path, model: ir.Model) -> Loss:
+    """Return the loss that the options describe.
+
+    Args:
+        options: The options.
+        data: The data, whose labels ``--class-weights balanced`` counts.
+        model: The model, whose output has a score for each class.
+
+    Raises:
+        OptionError: Unknown name, or the loss has no such option.
+    """
+    from dataclasses import replace
+
+    from sardonyx.train.losses import LOSSES, ModelLoss, loss_of
+
+    loss = ModelLoss(model=options.loss) if options.loss.endswith(".onnx") else loss_of(options.loss)
+    chosen: dict[str, Any] = {
+        "output": options.loss_output,
+        "label": options.label,
+        "axis": options.axis,
+        "label_smoothing": options.label_smoothing,
+        "class_weights": options.class_weights,
+        "soft": options.soft_labels or None,
+        "ignore": options.ignore,
+    }
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    _require_fields(type(loss), chosen, f"the loss {options.loss}", LOSSES)
+    if options.class_weights is not None:
+        chosen["class_weights"] = _class_weights(options, data, model)
+    return replace(loss, **chosen)
+
+
+def _class_weights(options: LossOptions, data: Path, model: ir.Model) -> Sequence[float]:
+    text = options.class_weights or ""
+    if text == "balanced":
+        from sardonyx.train.data.labels import balanced_weights, labels_of
+
+        return balanced_weights(labels_of(data, options.label), _number_of_classes(options, model), options.ignore)
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise OptionError(
+            f"expected numbers with commas, or balanced, got {text!r}.", where="--class-weights"
+        ) from None
+
+
+def _number_of_classes(options: LossOptions, model: ir.Model) -> int | None:
+    """Return the declared size of the axis of classes; None if the size is open."""
+    from sardonyx.train.losses.classification import class_axis
+
+    outputs = {str(value.name): value for value in model.graph.outputs}
+    value = outputs.get(options.loss_output or next(iter(outputs), ""))
+    if value is None or not value.shape:
+        return None
+    size = value.shape[class_axis(len(value.shape), options.axis)]
+    return size if isinstance(size, int) else None
+
+
+def run_training(
+    make: Callable[..., Trainer], data: Path, options: LoopOptions, output: Path, *, adapter: Path | None = None
+) -> None:
+    """Train, write the model, and print the report.
+
+    Args:
+        make: Returns the trainer, from the arguments that do not depend on the verb.
+        data: The data.
+        options: The options.
+        output: The file of the model.
+        adapter: The file of the adapters; None for none.
+
+    Raises:
+        SardonyxError: The training or an option is refused.
+    """
+    from sardonyx.train.trainer.callbacks import EarlyStopping, TensorBoard
+
+    if options.patience is not None and options.evaluation is None:
+        raise OptionError("expected data of evaluations.", where="patience", remedy="Give --eval.")
+    if options.metric and options.evaluation is None:
+        raise OptionError("metrics are those of evaluations.", where="metric", remedy="Give --eval.")
+    if options.checkpoint_steps is not None and options.checkpoint is None:
+        raise OptionError("expected a folder of checkpoints.", where="checkpoint_steps", remedy="Give --checkpoint.")
+    require_writable(options.plot, output=output, adapter=adapter)
+    callbacks: list[Any] = []
+    if options.log is not None:
+        callbacks.append(TensorBoard(options.log))
+    if options.patience is not None:
+        callbacks.append(EarlyStopping(patience=options.patience))
+    trainer = make(**options.optimizer_options())
+    history = trainer.fit(
+        data,
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        validation=options.evaluation,
+        callbacks=callbacks,
+        checkpoint=options.checkpoint,
+        checkpoint_steps=options.checkpoint_steps,
+        resume=options.resume,
+        progress=False if options.as_json else None,
+    )
+    error = trainer.save(output, average=options.ema is not None)
+    if adapter is not None:
+        trainer.adapter().save(adapter)
+    report(trainer, history, output, error, plot=options.plot, as_json=options.as_json)
 
 
 def require_writable(plot: Path | None, **files: Path | None) -> None:
@@ -166,8 +394,3 @@ def report(trainer: Trainer, history: History, output: Path, error: float, *, pl
     console.print(f"{len(trainer.parameters)} tensors trained.", markup=False)
     console.print(f"The file answers as the trainer: largest difference {error:.1e} of the largest element.")
     console.print(f"Written: {output}", markup=False, soft_wrap=True)
-
-
-def patterns(trainable: list[str] | None) -> str | list[str]:
-    """Return the patterns of trained parameters."""
-    return list(names_in(trainable)) or "*"

@@ -14,6 +14,7 @@ _NAMES = {
         "FunctionLoss", "Huber", "KullbackLeibler", "Loss", "MeanAbsoluteError", "MeanSquaredError", "ModelLoss",
         "OutputLoss", "Triplet",
     ],
+    "sardonyx.train.data.labels": ["balanced_weights"],
     "sardonyx.train.trainer.metrics": ["Metric"],
     "sardonyx.train.online": [
         "DDM", "Answer", "Guard", "Learner", "LearnerReport", "PageHinkley", "Replay", "RiverModel",

@@ -468,3 +468,41 @@ def test_binary_accuracy_has_the_threshold_of_the_output() -> None:
     for loss in ("mse", "bce"):
         trainer = train.Trainer(model, loss, "sgd", metrics=["binary-accuracy"])
         assert trainer.evaluate(data)["binary-accuracy"] == 1.0
+
+
+def test_the_best_epoch_is_restored_after_the_last_epoch_too() -> None:
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(5.0))
+    stopping = train.EarlyStopping(patience=100)
+    history = trainer.fit(images(64), epochs=4, validation=images(32, 1), callbacks=[stopping], progress=False)
+    best = min(history["validation_loss"])
+    assert best < history["validation_loss"][-1], "the last epoch is a worse one"
+    assert trainer.evaluate(images(32, 1))["loss"] == pytest.approx(best, rel=1e-5)
+
+
+def test_a_resumed_training_knows_the_best_epoch_before(tmp_path: Path) -> None:
+    best = tmp_path / "best.onnx"
+    options: dict[str, Any] = {"validation": images(32, 1), "checkpoint": tmp_path / "states", "progress": False}
+    trainer = trainer_of(classifier())
+    trainer.fit(images(64), epochs=1, callbacks=[train.SaveBest(best)], **options)
+    content = best.read_bytes()
+    worse = train.Trainer(classifier(), "cross-entropy", train.AdamW(50.0))
+    stopping = train.EarlyStopping(patience=1)
+    history = worse.fit(images(64), epochs=9, resume=True, callbacks=[train.SaveBest(best), stopping], **options)
+    assert history["validation_loss"][1] > history["validation_loss"][0]
+    assert len(history["loss"]) == 2 and best.read_bytes() == content
+
+
+@pytest.mark.parametrize("best", ["top1", "top5"])
+def test_metrics_count_classes_and_labels_as_the_loss(best: str) -> None:
+    w = onnx.numpy_helper.from_array(np.eye(6, dtype=np.float32), "w")
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[N, 6, 6] x) => (float[N, 6, 6] y) { y = MatMul (w, x) }'
+    )
+    model.graph.initializer.append(w)
+    # The score of class i is greatest at step i, and least for class 5 at step 0.
+    x = np.eye(6, dtype=np.float32)[None]
+    x[0, 5, 0] = -1
+    labels = np.array([[0, 1, 2, 0, 255, 255]])
+    trainer = train.Trainer(model, train.CrossEntropy(axis=1, ignore=255), train.SGD(0.0), metrics=[best])
+    hits = {"top1": 3 / 4, "top5": 4 / 4}[best]
+    assert trainer.evaluate({"x": x, "labels": labels})[best] == hits

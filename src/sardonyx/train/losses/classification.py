@@ -57,8 +57,7 @@ class CrossEntropy(Loss):
 
     undone: ClassVar[str] = "Softmax"
     label_remedy: ClassVar[str] = (
-        "Give class indices of the shape of the scores without the axis of classes (`axis`), or probabilities and "
-        "CrossEntropy(soft=True)."
+        "Give class indices of the shape of the scores without the axis of classes (`axis`), or probabilities (`soft`)."
     )
     axis: int | None = option(None, kind=int)
     label_smoothing: float = option(0.0, least=0, most=1)

@@ -158,6 +158,7 @@ class Learner:
             )
         self._prequential = Prequential(
             metrics,
+            self._trainer.loss,
             is_binary=isinstance(self._trainer.loss, BinaryCrossEntropy),
             of_probabilities=self._trainer.reads_probabilities,
         )

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from sardonyx.errors import ExecutionError, OptionError
+from sardonyx.train.losses import Loss
+from sardonyx.train.losses.classification import class_axis
 from sardonyx.train.trainer.metrics import Mean, Metric, metrics_of
 
 
@@ -29,6 +31,7 @@ class Prequential:
 
     Args:
         metrics: Names and metrics as of :class:`.Trainer`, or metrics of River.
+        loss: The loss, which says the axis of classes and the label that counts nothing.
         is_binary: True if the output is one logit, or one probability, of a label that is 0 or 1.
         of_probabilities: True if the output holds probabilities.
 
@@ -37,8 +40,9 @@ class Prequential:
     """
 
     def __init__(
-        self, metrics: Sequence[str | Metric | RiverMetric], *, is_binary: bool, of_probabilities: bool
+        self, metrics: Sequence[str | Metric | RiverMetric], loss: Loss, *, is_binary: bool, of_probabilities: bool
     ) -> None:
+        self._loss = loss
         self._is_binary, self._of_probabilities = is_binary, of_probabilities
         self._has_observed = False
         self._means: list[tuple[Metric, Mean]] = []
@@ -46,7 +50,7 @@ class Prequential:
         others: list[Any] = []
         for metric in metrics:
             if isinstance(metric, str | Metric):
-                self._means += [(one, Mean()) for one in metrics_of([metric], of_probabilities=of_probabilities)]
+                self._means += [(one, Mean()) for one in metrics_of([metric], loss, of_probabilities=of_probabilities)]
             elif callable(getattr(metric, "update", None)) and callable(getattr(metric, "get", None)):
                 others.append(metric)
             else:
@@ -83,11 +87,11 @@ class Prequential:
                 chance = score if self._of_probabilities else sigmoid(score)
                 metric.update(truth > 0.5, chance > 0.5 if of_labels else {False: 1 - chance, True: chance})
         elif np.issubdtype(label.dtype, np.integer):
-            # Classes are in axis 1 of images, and in the last axis of rows and sequences, as for other metrics.
-            rows = np.moveaxis(output, 0, -1) if output.ndim > 2 else output
+            axis = class_axis(output.ndim + 1, getattr(self._loss, "axis", None)) - 1  # Without the axis of samples.
+            rows = np.moveaxis(output, axis, -1)
             rows = rows.reshape(-1, rows.shape[-1])
             for scores, truth in zip(rows, label.ravel().tolist(), strict=True):
-                if truth >= 0:
+                if truth >= 0 and truth != getattr(self._loss, "ignore", None):
                     metric.update(truth, int(scores.argmax()) if of_labels else dict(enumerate(_shares(scores))))
         else:
             for value, truth in zip(output.ravel().tolist(), label.ravel().tolist(), strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -39,12 +39,16 @@ class Moment:
         step: Completed steps.
         row: The row of the history.
         trainer: The trainer.
+        past: The rows of earlier epochs, also of those before a resumption.
+        is_last: True for the last epoch that was requested.
     """
 
     epoch: int
     step: int
     row: Mapping[str, float]
     trainer: Training
+    past: Sequence[Mapping[str, float]] = ()
+    is_last: bool = False
 
 
 Callback = Callable[[Moment], Literal["stop"] | None]
@@ -99,19 +103,43 @@ def require_metric(metric: str, names: Collection[str]) -> None:
         )
 
 
-def _score(moment: Moment, metric: str, higher: bool) -> float:
-    """Return the value of a metric so that smaller is better.
+class _Best:
+    """The best value of a metric so far, in all epochs of a training, also those before a resumption."""
 
-    Raises:
-        OptionError: The history has no such metric.
-    """
-    require_metric(metric, moment.row)
-    value = moment.row[metric]
-    return -value if higher else value
+    def __init__(self, metric: str, higher: bool) -> None:
+        self.metric, self.higher = metric, higher
+        self.waited = 0
+        self._best = math.inf
+        self._has_past = False
+
+    def observe(self, moment: Moment) -> bool:
+        """Return True if an epoch is the best one, and count the epochs without improvement.
+
+        Raises:
+            OptionError: The history has no such metric.
+        """
+        if not self._has_past:
+            self._has_past = True
+            for row in moment.past:
+                if self.metric in row:
+                    self._compare(row[self.metric])
+        require_metric(self.metric, moment.row)
+        return self._compare(moment.row[self.metric])
+
+    def _compare(self, value: float) -> bool:
+        score = -value if self.higher else value
+        if score < self._best:
+            self._best, self.waited = score, 0
+            return True
+        self.waited += 1
+        return False
 
 
 class EarlyStopping:
     """Stop when a metric has not improved for some epochs, and restore the best parameters.
+
+    The parameters are restored after the last epoch too. A resumed training counts the epochs before; it cannot
+    restore their parameters, since a checkpoint holds those of its epoch.
 
     Args:
         metric: The name in the history.
@@ -127,22 +155,18 @@ class EarlyStopping:
         self, metric: str = "validation_loss", *, patience: int = 2, higher: bool = False, restore: bool = True
     ) -> None:
         self.metric, self.patience, self.higher, self.restore = metric, patience, higher, restore
-        self._best, self._waited = math.inf, 0
+        self._best = _Best(metric, higher)
         self._state: dict[str, np.ndarray] | None = None
 
     def __call__(self, moment: Moment) -> Literal["stop"] | None:
         """Compare the epoch with the best one."""
-        score = _score(moment, self.metric, self.higher)
-        if score < self._best:
-            self._best, self._waited = score, 0
+        if self._best.observe(moment):
             self._state = moment.trainer.state() if self.restore else None
             return None
-        self._waited += 1
-        if self._waited < self.patience:
-            return None
-        if self._state is not None:
+        has_ended = self._best.waited >= self.patience
+        if self._state is not None and (has_ended or moment.is_last):
             moment.trainer.load_state(self._state)
-        return "stop"
+        return "stop" if has_ended else None
 
 
 class SaveBest:
@@ -159,13 +183,11 @@ class SaveBest:
 
     def __init__(self, path: str | os.PathLike[str], metric: str = "validation_loss", *, higher: bool = False) -> None:
         self.path, self.metric, self.higher = path, metric, higher
-        self._best = math.inf
+        self._best = _Best(metric, higher)
 
     def __call__(self, moment: Moment) -> None:
         """Save the model if the epoch is the best one."""
-        score = _score(moment, self.metric, self.higher)
-        if score < self._best:
-            self._best = score
+        if self._best.observe(moment):
             moment.trainer.save(self.path)
 
 

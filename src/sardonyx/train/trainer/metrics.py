@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from sardonyx.errors import OptionError
+from sardonyx.train.losses.classification import class_axis
+from sardonyx.train.losses.loss import Loss
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -41,21 +43,32 @@ class Metric:
     finish: Callable[[float], float] = float
 
 
-def _hits(best: int) -> Callable[[np.ndarray, np.ndarray], Part]:
-    def part(scores: np.ndarray, labels: np.ndarray) -> Part:
-        axis = 1 if scores.ndim >= 4 else scores.ndim - 1
+@dataclass(frozen=True)
+class _Hits:
+    """The share of samples whose label is among the best scores, as the loss counts classes and labels.
+
+    Attributes:
+        best: Number of best scores.
+        axis: The axis of classes; None for that of :func:`.class_axis`.
+        ignore: The label of elements that count nothing; labels below 0 never count.
+    """
+
+    best: int
+    axis: int | None = None
+    ignore: int | None = None
+
+    def __call__(self, scores: np.ndarray, labels: np.ndarray) -> Part:
+        axis = class_axis(scores.ndim, self.axis)
         scores = np.moveaxis(scores, axis, -1)
         if labels.ndim == scores.ndim:
             labels = np.moveaxis(labels, axis, -1).argmax(-1)
-        counted = labels >= 0
-        if best == 1:
+        counted = (labels >= 0) & (labels != self.ignore)
+        if self.best == 1:
             hit = scores.argmax(-1) == labels
         else:
-            top = np.argpartition(-scores, min(best, scores.shape[-1]) - 1, -1)[..., :best]
+            top = np.argpartition(-scores, min(self.best, scores.shape[-1]) - 1, -1)[..., : self.best]
             hit = (top == labels[..., None]).any(-1)
         return Part(float((hit & counted).sum()), float(counted.sum()))
-
-    return part
 
 
 def _binary(threshold: float) -> Callable[[np.ndarray, np.ndarray], Part]:
@@ -74,13 +87,13 @@ def _elements(error: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray
 
 
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric("accuracy", _hits(1)),
+    "accuracy": Metric("accuracy", _Hits(1)),
     "binary-accuracy": Metric("binary-accuracy", _binary(0.0)),
     "mae": Metric("mae", _elements(np.abs)),
     "mse": Metric("mse", _elements(np.square)),
     "rmse": Metric("rmse", _elements(np.square), math.sqrt),
-    "top1": Metric("top1", _hits(1)),
-    "top5": Metric("top5", _hits(5)),
+    "top1": Metric("top1", _Hits(1)),
+    "top5": Metric("top5", _Hits(5)),
 }
 """Metrics by name."""
 
@@ -89,11 +102,12 @@ _OF_PROBABILITIES = {"binary-accuracy": Metric("binary-accuracy", _binary(0.5))}
 """Metrics of probabilities that differ from those of logits."""
 
 
-def metrics_of(metrics: Sequence[str | Metric], *, of_probabilities: bool = False) -> tuple[Metric, ...]:
+def metrics_of(metrics: Sequence[str | Metric], loss: Loss, *, of_probabilities: bool = False) -> tuple[Metric, ...]:
     """Return metrics by name or as they are.
 
     Args:
         metrics: Names or metrics.
+        loss: The loss, which says the axis of classes and the label that counts nothing.
         of_probabilities: If True, the compared output holds results of a ``Sigmoid``, not logits.
 
     Raises:
@@ -105,6 +119,9 @@ def metrics_of(metrics: Sequence[str | Metric], *, of_probabilities: bool = Fals
             if metric not in METRICS:
                 raise OptionError(f"expected one of {', '.join(METRICS)}, got {metric!r}.", where="metrics")
             metric = (_OF_PROBABILITIES if of_probabilities else {}).get(metric, METRICS[metric])
+            if isinstance(metric.part, _Hits):
+                axis, ignore = getattr(loss, "axis", None), getattr(loss, "ignore", None)
+                metric = replace(metric, part=replace(metric.part, axis=axis, ignore=ignore))
         result.append(metric)
     return tuple(result)
 

@@ -155,7 +155,8 @@ class Trainer(Results):
                 self.history.add(row)
                 done = self._position.epoch + 1
                 self._position = replace(self._position, epoch=done, batch=0, loss_total=0.0)
-                stop = [callback(Moment(done, self._position.step, row, self)) for callback in functions]
+                moment = Moment(done, self._position.step, row, self, self.history.rows[:-1], done == epochs)
+                stop = [callback(moment) for callback in functions]
                 if isinstance(rate, Plateau):
                     require_metric(rate.metric, self.history)
                 if file is not None:

@@ -102,7 +102,7 @@ class TrainingStep:
         self._forward = build_forward(
             self._model, selected, self._loss, training=True, batch_norm=batch_norm, dropout=dropout
         )
-        self._metrics = metrics_of(metrics, of_probabilities=self.reads_probabilities)
+        self._metrics = metrics_of(metrics, self._loss, of_probabilities=self.reads_probabilities)
         rho = self._optimizer.rho if isinstance(self._optimizer, SAM) else 0.0
         masked = positions_with_zeros(self._model, selected) if keep_zeros else ()
         tables = tuple(select_tables(parameters, selected, sparse))
