@@ -349,3 +349,20 @@ def test_an_unknown_operator_in_a_body_proves_nothing() -> None:
     original = model(nodes, [info("c", [], BOOL), info("x", ["n"])], [info("y", ["n"])], domains=["vendor"])
     verdict = judged(original, original)
     assert verdict.status == "not proved" and "if" in verdict.reason
+
+
+def test_answers_to_sizes_that_the_model_refuses_do_not_count() -> None:
+    """ONNX Runtime joins one column to none, and leaves half of the result unwritten."""
+    original, candidate = (
+        onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]> g (float[4, n] x) => (float[8, m] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] end = {{9999}},
+         int64[3] pairs = {{4, -1, 2}}, int64[2] rows = {{8, -1}}> {{ {body} }}""")
+        for body in (
+            "a = Slice(x, zero, end, one, two)  b = Slice(x, one, end, one, two)  y = Concat<axis = 0>(a, b)",
+            "p = Reshape(x, pairs)  t = Transpose<perm = [2, 0, 1]>(p)  y = Reshape(t, rows)",
+        )
+    )
+    verdict = judged(original, candidate)
+    assert verdict.status == "proved" and verdict.samples >= 1
+    assert all(sizes["n"] % 2 == 0 for sizes in verdict.sizes)
+    assert any("not counted" in note and "Concat" in note for note in verdict.notes)

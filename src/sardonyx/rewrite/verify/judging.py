@@ -24,6 +24,7 @@ class _Tally:
     worst: float = 0.0
     bitwise: bool = True
     notes: list[str] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
 
     def fault(self, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Difference | None:
         """Return the first output outside its tolerance."""
@@ -60,8 +61,11 @@ def judge(reference: Reference, candidate: Path, *, exact: bool) -> dict[str, An
         return {"status": "different", "reason": reason, "worst": float("inf"), "exact": False}
     if fault is not None:
         return {"status": "different", "worst": fault[0].error, "exact": False, "reason": _describe(*fault)}
+    samples = [sample for number, sample in enumerate(reference.samples) if number not in tally.refused]
     hidden = [o.label for o in reference.opaque if o.bodies]
-    if hidden:
+    if not samples:
+        status, reason = "not proved", tally.notes[-1]
+    elif hidden:
         status, reason = "not proved", f"no evaluator runs {', '.join(hidden)} and its bodies"
     else:
         status, reason = ("proved by parts" if reference.opaque else "proved"), ""
@@ -70,8 +74,8 @@ def judge(reference: Reference, candidate: Path, *, exact: bool) -> dict[str, An
         "reason": reason,
         "worst": tally.worst,
         "exact": tally.bitwise,
-        "samples": len(reference.samples),
-        "sizes": [dict(s.sizes) for s in reference.samples],
+        "samples": len(samples),
+        "sizes": [dict(s.sizes) for s in samples],
         "notes": list(dict.fromkeys([*reference.notes, *tally.notes])),
     }
 
@@ -79,13 +83,32 @@ def judge(reference: Reference, candidate: Path, *, exact: bool) -> dict[str, An
 def _first_fault(reference: Reference, path: Path, tally: _Tally) -> tuple[Difference, Sample] | None:
     runner = reference.runner(path)
     for number, sample in enumerate(reference.samples):
-        fault = tally.fault(sample.answers, runner.run(sample.feeds))
+        was_bitwise = tally.bitwise
+        try:
+            fault = tally.fault(sample.answers, runner.run(sample.feeds))
+        except EvaluationError:
+            if not _is_refused(reference, number, tally):
+                raise
+            continue
         if fault is None:
+            continue
+        if _is_refused(reference, number, tally):
+            tally.bitwise = was_bitwise
             continue
         if tally.exact or not _agrees_at_comparisons(reference, path, number, tally):
             return fault, sample
         tally.notes.append(f"'{fault.output}' depends on decisions; compared at their operands")
     return None
+
+
+def _is_refused(reference: Reference, number: int, tally: _Tally) -> bool:
+    """Return True, with a note, if the original's answer to a sample is no answer of the model."""
+    sample = reference.samples[number]
+    refusal = reference.refusal(sample)
+    if refusal:
+        tally.refused.add(number)
+        tally.notes.append(f"not counted: sizes {dict(sample.sizes)}: {refusal}")
+    return bool(refusal)
 
 
 def _agrees_at_comparisons(reference: Reference, path: Path, number: int, tally: _Tally) -> bool:

@@ -12,9 +12,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.errors import EvaluationError
+from sardonyx.errors import EvaluationError, ShapeError
 from sardonyx.rewrite import evaluate
 from sardonyx.rewrite.analysis import facts, inference
+from sardonyx.rewrite.analysis.names import node_label
 from sardonyx.rewrite.verify import parts, random_nodes
 from sardonyx.rewrite.verify.search import Feeds, Sample, Search
 
@@ -169,6 +170,19 @@ class Reference:
                     f"excluded, because no evaluator runs these nodes: {', '.join(o.label for o in self.opaque)}"
                 )
             return
+
+    def refusal(self, sample: Sample) -> str:
+        """Return the node that the sizes of a sample do not fit, with the reason; empty if they fit all nodes.
+
+        Engines answer some of these: ONNX Runtime joins tensors without elements to tensors of other sizes, and what it
+        does not write differs from run to run.
+        """
+        model = model_io.load(self.path)
+        shapes = {name: value.shape for name, value in sample.feeds.items() if isinstance(value, np.ndarray)}
+        for node, error in inference.infer_shapes(model, input_shapes=shapes, strict=False).items():
+            if node.graph is model.graph and isinstance(error, ShapeError):
+                return f"{node_label(node)}: {error.problem}"
+        return ""
 
     def whole(self, candidate: Path) -> tuple[Path, str]:
         """Return the candidate, cut like the original, and the problem if cutting fails."""
