@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper, parser
 
 import sardonyx
 from sardonyx.errors import EvaluationError, MissingDependencyError, OptionError, UnsupportedError
+from sardonyx.export.exporting import loaded
 from sardonyx.export.foreign_converters import run_in_child
 from sardonyx.export.targets import missing_packages, target_of
 
@@ -46,6 +48,21 @@ def test_a_target_without_open_sizes_asks_for_numbers() -> None:
         pytest.skip(f"needs {', '.join(missing)} (sardonyx[ncnn])")
     with pytest.raises(OptionError, match="no open sizes"):
         sardonyx.convert_to(network(), "ncnn")
+
+
+def test_sizes_are_those_of_the_inputs_for_a_target_without_open_sizes() -> None:
+    row = target_of("ncnn")
+    inputs = {"x": np.zeros((1, 3, 8, 8), np.float32)}
+    source, fixed = loaded(network(), row, {}, inputs)
+    assert fixed == {"N": 1}
+    assert source.graph.inputs[0].shape == ir.Shape([1, 3, 8, 8])
+    assert loaded(network(), row, {"N": 1}, None)[1] == {"N": 1}
+    with pytest.raises(OptionError, match="x"):
+        loaded(network(), row, {}, {"x": np.zeros((1, 3), np.float32)})
+    if not missing_packages(row):
+        report = sardonyx.convert_to(network(), "ncnn", inputs=inputs).report
+        assert report.verdict.status == "proved", report.verdict
+        assert "sizes are fixed as the inputs have them: N=1" in report.notes
 
 
 def test_openvino_refuses_an_operator_by_name() -> None:

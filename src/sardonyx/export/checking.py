@@ -25,7 +25,7 @@ def export_findings(model: Loadable, target: str) -> Iterator[Finding]:
         return  # The table of the target's operators decides alone.
     exporter = exporter_of(row)
     try:
-        source = loaded(model, row, {})
+        source, _ = loaded(model, row, {})
     except SardonyxError as error:
         yield finding("target-form", error.problem, Location(item=error.where), remedy=error.remedy)
         return

@@ -136,7 +136,7 @@ def convert_to(
         model: A model, or anything that ``sardonyx.load`` accepts; it is not changed.
         target: A name of :data:`sardonyx.export.targets.TARGETS`: ``"torch"``, ``"stablehlo"``, ….
         inputs: Real inputs by name; drawn numbers keep their range.
-        sizes: Numbers for open sizes, by name; targets without open sizes need all of them.
+        sizes: Numbers for open sizes, by name; a target without open sizes takes others from `inputs`.
         name: Name of the program in the target; by default derived from the model's.
         simplify: Simplify the model by rewrite rules first.
         verify: Compare artifact and model on drawn inputs, at several sizes.
@@ -152,14 +152,14 @@ def convert_to(
     """
     row = target_of(target)
     exporter = exporter_of(row)
-    source = loaded(model, row, sizes or {})
+    source, fixed = loaded(model, row, sizes or {}, inputs)
     require_plain(source)
     if inputs is not None:
         require_fit(source, inputs)
     began = time.perf_counter()
     simplified, remark = simplified_model(source) if simplify else (source, "not requested")
     seconds = {"simplify": time.perf_counter() - began}
-    options = Options(name or _identifier(source.graph.name or ""), dict(sizes or {}))
+    options = Options(name or _identifier(source.graph.name or ""), fixed)
     began = time.perf_counter()
     artifact: Artifact = exporter.export(simplified, options)
     seconds["export"] = time.perf_counter() - began
@@ -173,14 +173,19 @@ def convert_to(
         dict(artifact.forms),
         proof.guilty,
         remark,
-        tuple(artifact.notes),
+        (*_notes_on_sizes(fixed, sizes or {}), *artifact.notes),
         {step: round(time_, 3) for step, time_ in seconds.items()},
     )
     return Exported(artifact.value, report, artifact)
 
 
-def loaded(model: Loadable, target: Target, sizes: Mapping[str, int]) -> ir.Model:
-    """Return a copy of the model with inferred types and the sizes fixed that the caller gives.
+def loaded(
+    model: Loadable, target: Target, sizes: Mapping[str, int], inputs: Feeds | None = None
+) -> tuple[ir.Model, dict[str, int]]:
+    """Return a copy of the model with inferred types and fixed sizes, and these sizes by name.
+
+    Fixed are the sizes that the caller gives, and for a target without open sizes the other ones, as `inputs` have
+    them.
 
     Raises:
         OptionError: A size is unknown, or the target needs a number for an open size.
@@ -190,6 +195,11 @@ def loaded(model: Loadable, target: Target, sizes: Mapping[str, int]) -> ir.Mode
     require_runnable(inference.infer_shapes(source, strict=False), source.graph)
     opened = open_sizes(source)
     require_symbols(sizes, opened)
+    sizes = dict(sizes)
+    if inputs is not None and not target.opens_sizes:
+        require_fit(source, inputs)
+        others = {name: _size_of(source, inputs, name) for name in opened if name not in sizes}
+        sizes |= {name: size for name, size in others.items() if size}
     if sizes:
         set_input_shapes(source, _fixed_shapes(source, sizes))
         inference.infer_shapes(source, strict=False)
@@ -198,9 +208,15 @@ def loaded(model: Loadable, target: Target, sizes: Mapping[str, int]) -> ir.Mode
         raise OptionError(
             f"{target.name} has no open sizes, and the model has {', '.join(opened)}.",
             where="sizes",
-            remedy=f"Give `sizes`: {', '.join(f'{size}=1' for size in opened)}.",
+            remedy=f"Give inputs, or `sizes`: {', '.join(f'{size}=1' for size in opened)}.",
         )
-    return source
+    return source, sizes
+
+
+def _notes_on_sizes(fixed: Mapping[str, int], requested: Mapping[str, int]) -> list[str]:
+    """Return a note about sizes that inputs decided."""
+    others = [f"{name}={size}" for name, size in fixed.items() if name not in requested]
+    return [f"sizes are fixed as the inputs have them: {', '.join(others)}"] if others else []
 
 
 def _fixed_shapes(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, list[int | str | None]]:
