@@ -75,6 +75,14 @@ NETWORKS: Mapping[str, tuple[str, str, dict[str, tuple[int, ...]]]] = {
         "z = Transpose<perm = [0, 2, 1, 3]>(h) j = Reshape(z, both) y = MatMul(j, w2)", "t",
         {"w1": (3, 8), "w": (2, 40, 8), "u": (2, 40, 10), "b": (2, 80), "h0": (2, 2, 10), "p": (2, 30), "w2": (20, 5)},
     ),
+    "products of maps": (
+        "q = Conv(x, w1) k = Conv(x, w2) v = Conv(x, w3) l = Reshape(q, flat) m = Reshape(k, flat) n = Reshape(v, flat)"
+        "lt = Transpose<perm = [0, 2, 1]>(l) p = MatMul(lt, m) a = Softmax(p) at = Transpose<perm = [0, 2, 1]>(a)"
+        "o = MatMul(n, at) u = Reshape(o, image8) b = Shape<end = 1>(x) l4 = Concat<axis = 0>(b, twelve, large)"
+        'e = Resize<mode = "nearest">(u, , , l4)'
+        "c = Conv(e, w4)", "x",
+        {"w1": (8, 3, 1, 1), "w2": (8, 3, 1, 1), "w3": (12, 3, 1, 1), "w4": (6, 12, 1, 1)},
+    ),
     "open images": (
         "a = MatMul(t, w1) n = Transpose<perm = [0, 2, 1]>(a) j = Flatten<axis = 1>(n)"
         "y = Gemm(j, w2)", "open", {"w1": (3, 8), "w2": (40, 6)},
@@ -83,6 +91,7 @@ NETWORKS: Mapping[str, tuple[str, str, dict[str, tuple[int, ...]]]] = {
 SIZES = {
     "to2": [0, 2, 6, 8, 8], "to6": [0, 6, 2, 8, 8], "joined": [0, 12, 8, 8], "eight": [0, 8, -1],
     "wide": [-1, 32, 8, 8], "zero": [0], "five": [5], "one": [1], "minus": [-7], "most": [2**62], "both": [0, 0, -1],
+    "flat": [0, 0, -1], "image8": [0, -1, 8, 8], "twelve": [12], "large": [16, 16],
     "pads": [0, 0, 1, 1, 0, 0, 1, 1], "ones": [1, 1], "minus1": [-1, -1], "rows": [2, 3],
 }  # fmt: skip
 
@@ -116,10 +125,13 @@ def pruned_and_masked(source: onnx.ModelProto, share: float, *, heads: bool = Fa
     graph.balance(score_channels(graph, None))
     removed = choose_channels(graph, score_channels(graph, None), share, free_channels(graph, heads=heads))
     originals = {}
+    read = {root for cut in graph.cuts if cut.role == "consumer" for root in graph.roots(cut.ids).tolist()}
     for cut in graph.cuts:
         value, stays = cut.node.inputs[cut.index], stays_after(graph, cut.ids, removed)
+        # Channels that no weight reads are summed over by a product: zero where they are computed.
+        unread = cut.role == "producer" and not read & set(graph.roots(cut.ids).tolist())
         is_state = cut.node.op_type in ("LSTM", "GRU", "RNN") and (cut.index, cut.axis) == (2, 2)
-        if value is not None and (cut.role == "consumer" or is_state):
+        if value is not None and (cut.role == "consumer" or is_state or unread):
             array = facts.constant(value)
             assert array is not None
             originals.setdefault(value, value.const_value)

@@ -12,6 +12,7 @@ from sardonyx.compress.pruning.grouping import GROUPING, axis_of
 from sardonyx.compress.pruning.movement import MOVEMENT, SEVERAL_RESULTS
 from sardonyx.compress.pruning.packing import PACKING
 from sardonyx.compress.pruning.recurrent import RECURRENT_RULES
+from sardonyx.compress.pruning.sizes import record_size
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import node_label
 
@@ -128,9 +129,25 @@ def _matmul(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
 
 
 def _batched_product(graph: ChannelGraph, node: ir.Node) -> bool:
-    """Unite the channels of two factors on an axis of the batch, such as the heads of queries, keys and values."""
+    """Unite the channels of two factors on an axis of the batch, such as the heads of queries, keys and values.
+
+    Channels that the product sums over are united too; rows of the first factor and columns of the second continue.
+    """
     axes, ranks = [axis_of(graph, node, index) for index in (0, 1)], [facts.rank(value) for value in node.inputs]
-    ends = {rank - axis.index for rank, axis in zip(ranks, axes, strict=True) if axis is not None and rank is not None}
+    first, second = (
+        None if axis is None or rank is None else rank - axis.index for axis, rank in zip(axes, ranks, strict=True)
+    )
+    rank = facts.rank(node.outputs[0])
+    if (first, second) == (1, 2) and axes[0] is not None and axes[1] is not None:
+        if len(axes[0].ids) != len(axes[1].ids):
+            return False
+        graph.unite(axes[0].ids, axes[1].ids, f"multiplied in {node.op_type} '{node_label(node)}'")
+        return True
+    for own, other, axis, end in ((first, second, axes[0], 2), (second, first, axes[1], 1)):
+        if own == end and other is None and axis is not None and rank is not None and 1 not in ranks:
+            graph.axes[node.outputs[0]] = axis.at(rank - end)
+            return True
+    ends = {end for end in (first, second) if end is not None}
     if not ends:
         return all(axis is None for axis in axes)
     end = ends.pop()
@@ -212,12 +229,19 @@ def _concat(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
 
 
 def _resize(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    """Continue channels that keep their number, by scales of 1 or by a list of sizes."""
     axis = axis_of(graph, node)
     if axis is None:
         return True
+    if "axes" in node.attributes:
+        return False
+    if opset >= 11 and len(node.inputs) > 3 and node.inputs[3] is not None:
+        if not record_size(graph, node, 3, axis.index, axis.ids, copies=False, allowzero=True):
+            return False
+        return facts.dim_at(node.outputs[0], axis.index) == len(axis.ids) and _elementwise(graph, node, opset)
     index = 2 if opset >= 11 else 1
     scales = facts.constant(node.inputs[index]) if index < len(node.inputs) else None
-    if scales is None or "axes" in node.attributes or scales.size <= axis.index or scales[axis.index] != 1:
+    if scales is None or scales.size <= axis.index or scales[axis.index] != 1:
         return False
     return _elementwise(graph, node, opset)
 
