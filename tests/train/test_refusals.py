@@ -319,3 +319,13 @@ def test_calls_with_impossible_arguments_are_refused() -> None:
     trainer.fit(batch, progress=False)
     with pytest.raises(OptionError, match="counts all"):
         trainer.fit(batch, progress=False)
+
+
+def test_samples_with_nan_are_named_by_their_number_in_the_data() -> None:
+    data = images(40)
+    data["image"][[7, 31], 0, 2, 2] = np.nan, np.inf
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.01))
+    with pytest.raises(ExecutionError, match=r"2 of 40 samples .* In the data: sample 7, 31\."):
+        trainer.fit(data, batch_size=40, progress=False)
+    with pytest.raises(ExecutionError, match=r"1 of 1 samples .* In the data: sample (7|31)\."):
+        trainer.fit(data, batch_size=1, progress=False)

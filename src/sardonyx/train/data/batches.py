@@ -185,6 +185,20 @@ class Batches:
             if index >= start:
                 yield self.checked(self._named(batch, f"batch {index}"), f"batch {index}")
 
+    def sample_names(self, number: int, index: int) -> list[str]:
+        """Return the numbers in the data, or the files, of the samples of a batch; empty if the data are batches.
+
+        Args:
+            number: The number of the epoch, from 0.
+            index: The number of the batch in the epoch, from 0.
+        """
+        chosen = slice(index * self._size, (index + 1) * self._size)
+        if self._files is not None:
+            return [str(self._files.paths[int(i)]) for i in self._order(len(self._files), number)[chosen]]
+        if self._arrays is not None:
+            return [str(i) for i in self._order(len(next(iter(self._arrays.values()))), number)[chosen]]
+        return []
+
     def whole_arrays(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Return whole arrays with elements of the declared types, after a check of the first batch of all arrays.
 

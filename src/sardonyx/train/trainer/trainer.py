@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from sardonyx.base.option_checks import require_count
 from sardonyx.base.signals import interrupted_after
-from sardonyx.errors import FeedError, OptionError
+from sardonyx.errors import ExecutionError, FeedError, OptionError
 from sardonyx.train.data.batches import Batches, Data
 from sardonyx.train.schedules import Plateau
 from sardonyx.train.step.forward import LOSS
@@ -22,6 +22,9 @@ from sardonyx.train.trainer.checkpoints import checkpoint_file, read_checkpoint,
 from sardonyx.train.trainer.history import History
 from sardonyx.train.trainer.progress import progress_line
 from sardonyx.train.trainer.results import Results
+
+_MOST_NAMES = 5
+"""Samples that a message names."""
 
 
 class Trainer(Results):
@@ -180,7 +183,11 @@ class Trainer(Results):
             before = self._position.step
             # A checkpoint between the update and the new position would apply the batch twice.
             with contextlib.nullcontext() if file is None else interrupted_after():
-                loss = self._train(batch, total)
+                try:
+                    loss = self._train(batch, total)
+                except ExecutionError as error:
+                    self._name_samples(error, batch, batches)
+                    raise
                 position = self._position
                 self._position = replace(position, batch=position.batch + 1, loss_total=position.loss_total + loss)
             shown(self._position.epoch, loss)
@@ -190,6 +197,21 @@ class Trainer(Results):
             self._apply_sums(total, None)
         if not self._position.batch:
             raise OptionError("expected at least one batch.", where="data")
+
+    def _name_samples(self, error: ExecutionError, batch: Mapping[str, np.ndarray], batches: Batches) -> None:
+        """Name the samples of the data that hold NaN or infinity in an error of a step."""
+        names = batches.sample_names(self._position.epoch, self._position.batch)
+        wrong = {
+            names[i]
+            for array in batch.values()
+            if array.dtype.kind == "f" and array.shape[:1] == (len(names),)
+            for i in np.flatnonzero(~np.isfinite(array.reshape(len(names), -1)).all(1))
+        }
+        if wrong:
+            listed = ", ".join(sorted(wrong, key=lambda name: (len(name), name))[:_MOST_NAMES])
+            more = f" and {len(wrong) - _MOST_NAMES} more" if len(wrong) > _MOST_NAMES else ""
+            problem = f"{error.problem} In the data: sample {listed}{more}."
+            error.reword(problem, where=error.where, remedy=error.remedy)
 
     def _require_samples(self, batches: Batches) -> None:
         """Check whole arrays before the first step: their types, and the values of all labels."""
