@@ -18,8 +18,9 @@ boosting packages; ``geometric`` are layers of torch-geometric, ``diffusion`` ne
 networks, transforms and filters; ``checkpoints`` are folders with ``config.json`` and safetensors, ``tflite`` the files
 of the folder that ``SARDONYX_TFLITE`` names, and ``tflite-programs`` files that an installed TensorFlow writes there.
 Sources are the modules of ``convert_sources``. The cases of a source run one after another in a process of its own; a
-case that exceeds the limit ends the process, and a new one continues. Results are JSON lines; cases that the file
-holds are not run again.
+case that exceeds the limit of processor time, or ten times as much by the clock, ends the process, and a new one
+continues. Results are JSON lines; cases that the file holds are not run again. ``--times`` converts each case once more
+without its proof, for the processor time of the conversion alone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import importlib
 import io
 import json
 import math
+import os
 import re
 import select
 import subprocess
@@ -45,6 +47,8 @@ SOURCES = ("torch-small", "torchvision", "timm", "transformers", "keras")
 WAYS = ("sardonyx", "torch.onnx")
 PEER = "torch.onnx"
 GOOD = "proved"
+PATIENCE = 10
+"""Time of day that a case may take, as a multiple of its processor time: the machine may be shared."""
 
 
 def source_cases(source: str) -> dict[str, Any]:
@@ -64,8 +68,15 @@ def cause_of(reason: str) -> str:
     return named.group(1) if named else reason[:60]
 
 
-def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
-    """Convert one case; return the row of the result."""
+def convert_case(source: str, case: str, way: str, *, times: bool = False) -> dict[str, Any]:
+    """Convert one case; return the row of the result.
+
+    Args:
+        source: Name of the source.
+        case: Name of the case.
+        way: The way, of ``--ways``.
+        times: Measure the processor time of the conversion without its proof.
+    """
     import sardonyx
 
     if way == "round-trip" or way.startswith("to-"):
@@ -89,6 +100,10 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
             result = sardonyx.convert(module, inputs or None, exporter="recorded")
         report = result.report
         by = {"by": report.way, "where": report.attempts[-1].where[:300], "nodes": report.nodes}
+        if times and report.verdict.status == GOOD:
+            began = time.process_time()
+            sardonyx.convert(module, inputs or None, **options, verify=False)
+            by["processor"] = round(time.process_time() - began, 3)
         return {**_reported(report), **by}
 
     return _measured(row, began, converted)
@@ -186,39 +201,50 @@ def _captured(module: Any, model: Any, feeds: Any) -> str:
     return errors[-1]
 
 
-def serve(source: str, way: str) -> None:
+def serve(source: str, way: str, *, times: bool) -> None:
     """Answer names of cases from the standard input with rows, one a line."""
     sys.path.insert(0, str(Path(__file__).parent))
     out = sys.stdout
     for line in sys.stdin:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            row = convert_case(source, line.strip(), way)
+            row = convert_case(source, line.strip(), way, times=times)
         print(json.dumps(row), file=out, flush=True)
 
 
 class Worker:
     """A process that converts cases of one source by one way."""
 
-    def __init__(self, source: str, way: str) -> None:
+    def __init__(self, source: str, way: str, *, times: bool) -> None:
         self.source, self.way = source, way
-        command = [sys.executable, __file__, "--serve", source, "--ways", way]
+        command = [sys.executable, __file__, "--serve", source, "--ways", way, *(["--times"] if times else [])]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
 
     def row(self, case: str, limit: float) -> dict[str, Any] | None:
-        """Return the row of a case; None if the process ended or the time is over."""
+        """Return the row of a case; None if the process ended or its processor time is over."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(case + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             return None
-        ready, _, _ = select.select([self._process.stdout], [], [], limit)
+        end, latest = self._seconds() + limit, time.monotonic() + PATIENCE * limit
+        ready: list[Any] = []
+        while not ready and self._process.poll() is None and self._seconds() < end and time.monotonic() < latest:
+            ready, _, _ = select.select([self._process.stdout], [], [], 1.0)
         line = self._process.stdout.readline() if ready else ""
         if ready and not line:
             self._process.wait()  # The process ended: `close` tells a crash from the end of the time by its code.
         return json.loads(line) if line else None
+
+    def _seconds(self) -> float:
+        """Return the processor time of the process; the time of day where the system does not tell."""
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return time.monotonic()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> int | None:
         """End the process; return its exit code if it ended by itself."""
@@ -228,7 +254,9 @@ class Worker:
         return code
 
 
-def sweep(source: str, ways: Sequence[str], names: Sequence[str], path: Path, limit: float) -> None:
+def sweep(
+    source: str, ways: Sequence[str], names: Sequence[str], path: Path, limit: float, *, times: bool = False
+) -> None:
     """Convert cases and append their rows."""
     done = {(row["source"], row["case"], row["way"]) for row in rows_of(path)}
     for way in ways:
@@ -236,7 +264,7 @@ def sweep(source: str, ways: Sequence[str], names: Sequence[str], path: Path, li
         for name in names:
             if (source, name, way) in done:
                 continue
-            worker = worker or Worker(source, way)
+            worker = worker or Worker(source, way, times=times)
             row = worker.row(name, limit)
             if row is None:
                 code = worker.close()
@@ -287,7 +315,7 @@ def table(path: Path) -> str:
         ratios = "| |"
         if pairs and way != PEER:
             nodes = _mean([item[way]["nodes"] / max(item[PEER]["nodes"], 1) for item in pairs])
-            times = _mean([item[way]["seconds"]["import"] / item[PEER]["seconds"]["import"] for item in pairs])
+            times = _mean([_seconds(item[way]) / _seconds(item[PEER]) for item in pairs])
             ratios = f"{nodes:.2f} ({len(pairs)}) | {times:.2f} |"
         lines.append(f"| {source} | {way} | {len(own)} | {len(proved)} | {opened} | {text} | {ratios}")
     causes: dict[tuple[str, str], list[str]] = {}
@@ -298,6 +326,13 @@ def table(path: Path) -> str:
     for (way, cause), names in sorted(causes.items(), key=lambda item: -len(item[1])):
         lines.append(f"| {way} | {cause} | {len(names)}: {', '.join(names[:8])} |")
     return "\n".join(lines)
+
+
+def _seconds(row: dict[str, Any]) -> float:
+    """Return the time of a conversion without its proof; the peer's import has its own optimizer."""
+    if "processor" in row:
+        return float(row["processor"])
+    return float(row["seconds"]["import"] + row["seconds"]["simplify"])
 
 
 def _mean(ratios: Sequence[float]) -> float:
@@ -312,19 +347,20 @@ def main() -> None:
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--cases", default="*", help="patterns of names, by comma")
     parser.add_argument("--json", type=Path, default=Path("convert.jsonl"))
-    parser.add_argument("--limit", type=float, default=180.0, help="seconds for a case")
+    parser.add_argument("--limit", type=float, default=180.0, help="processor seconds for a case")
+    parser.add_argument("--times", action="store_true", help="measure the processor time of conversions without proof")
     parser.add_argument("--table", action="store_true", help="print the results without running")
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.ways)
+        serve(options.serve, options.ways, times=options.times)
         return
     if not options.table:
         sys.path.insert(0, str(Path(__file__).parent))
         for source in options.sources.split(","):
             patterns = options.cases.split(",")
             names = [name for name in source_cases(source) if any(fnmatch.fnmatch(name, p) for p in patterns)]
-            sweep(source, options.ways.split(","), names, options.json, options.limit)
+            sweep(source, options.ways.split(","), names, options.json, options.limit, times=options.times)
     print(table(options.json))
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from convert_sources.transformers import without_ties
+
 _SMALL = ("test", "atto", "femto", "pico", "nano", "tiny", "xxs", "xs", "small", "_s", "mini", "18", "b0", "26", "s")
 SIZES = (64, 96, 128)
 """Sizes of images, in order: the first on which the network runs; the network's own size otherwise."""
@@ -26,7 +28,7 @@ def _built(name: str) -> tuple[Any, tuple[Any, ...]]:
         for options in ({"img_size": size}, {}):
             torch.manual_seed(0)
             try:
-                model = timm.create_model(name, pretrained=False, **options).eval()
+                model = without_ties(timm.create_model(name, pretrained=False, **options).eval())
                 images = torch.randn(2, 3, size, size)
                 with torch.no_grad():
                     model(images)
@@ -34,7 +36,7 @@ def _built(name: str) -> tuple[Any, tuple[Any, ...]]:
                 continue
             return model, (images,)
     torch.manual_seed(0)
-    model = timm.create_model(name, pretrained=False).eval()
+    model = without_ties(timm.create_model(name, pretrained=False).eval())
     return model, (torch.randn(2, *timm.data.resolve_model_data_config(model)["input_size"]),)
 
 

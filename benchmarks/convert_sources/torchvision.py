@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from convert_sources.transformers import without_ties
+
 CLASSIFIERS = [
     "alexnet",
     "convnext_tiny",
@@ -30,7 +32,7 @@ CLASSIFIERS = [
     "vit_b_16",
     "wide_resnet50_2",
 ]
-SEGMENTATION = ["deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large"]
+SEGMENTATION = ["deeplabv3_mobilenet_v3_large", "deeplabv3_resnet50", "fcn_resnet50", "lraspp_mobilenet_v3_large"]
 DETECTION = [
     "fasterrcnn_mobilenet_v3_large_320_fpn",
     "fcos_resnet50_fpn",
@@ -66,6 +68,9 @@ IMAGES = {"inception_v3": 96, "maxvit_t": 224}
 OTHERS = {
     "raft_small": (1, 3, 128, 128),
     "r3d_18": (1, 3, 8, 64, 64),
+    "mc3_18": (1, 3, 8, 64, 64),
+    "r2plus1d_18": (1, 3, 8, 64, 64),
+    "s3d": (1, 3, 16, 64, 64),
     "swin3d_t": (1, 3, 8, 64, 64),
     "mvit_v1_b": (1, 3, 16, 224, 224),
 }
@@ -115,7 +120,7 @@ def cases() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
             torch.manual_seed(0)
             options: dict[str, Any] = {"weights_backbone": None} if name in (*SEGMENTATION, *DETECTION) else {}
             options |= OPTIONS.get(name, {})
-            model = torchvision.models.get_model(name, weights=None, **options).eval()
+            model = without_ties(torchvision.models.get_model(name, weights=None, **options).eval())
             if name in DETECTION:
                 _spread_scores(model, SPREADS.get(name, SPREAD))
             inputs = tuple(torch.rand(*shape) for _ in range(count))

@@ -153,7 +153,6 @@ VISION = [
     "cvt",
     "data2vec-vision",
     "deit",
-    "dinat",
     "dinov2",
     "dinov2_with_registers",
     "dinov3_vit",
@@ -258,7 +257,25 @@ SIZES: dict[str, Any] = {
     "vocab_size_per_layer_input": 120,
     "num_kv_shared_layers": 0,
 }
-NATURAL = frozenset(("efficientnet", "convnext", "resnet", "regnet", "bit", "mobilenet_v1", "mobilenet_v2", "levit"))
+OWN_SIZES: dict[str, dict[str, Any]] = {
+    "codegen": {"rotary_dim": 4},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+        "ffn_config": {"moe_num_experts": 4},
+    },
+    "deepseek_v2": {"num_key_value_heads": 4},
+    "deepseek_v3": {"num_key_value_heads": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
+    "gptj": {"rotary_dim": 4},
+    "reformer": {"axial_pos_embds": False, "attention_head_size": 8},
+    "zamba": {"layer_types": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4},
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4},
+}
+"""Sizes of families that do not run with the common ones."""
+NATURAL = frozenset((
+    "bit", "convnext", "convnextv2", "efficientnet", "levit", "mobilenet_v1", "mobilenet_v2", "regnet", "resnet",
+    "swin", "swin2sr",
+))  # fmt: skip
 """Families whose sizes are lists, used as they are."""
 
 
@@ -273,7 +290,7 @@ def _configuration(kind: str, sizes: dict[str, Any]) -> Any:
         for name, value in sizes.items()
         if name in names and not isinstance(getattr(known, name, None), (list, tuple, dict))
     }
-    return config_class(**options)
+    return config_class(**(options | OWN_SIZES.get(kind, {}))) if sizes else known
 
 
 def without_ties(model: Any) -> Any:
@@ -298,6 +315,8 @@ def cases() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
             config.use_cache = False
             config.return_dict = True
             model = without_ties(transformers.AutoModel.from_config(config).eval())
+            if kind == "xmod":
+                model.set_default_language("en_XX")
             return model, inputs(model)
 
         return make
