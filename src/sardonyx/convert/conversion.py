@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.convert.imported import NOT_NEEDED, Call, Options, Way, summarized
+from sardonyx.convert.imported import NOT_NEEDED, Call, Imported, Options, Way, summarized
 from sardonyx.convert.importers import importer_of, ways_of
 from sardonyx.convert.proof import Proof, Witness
 from sardonyx.errors import ConversionError, ModelFileError, OptionError, SardonyxError, VerificationError
@@ -61,7 +62,7 @@ class ConversionReport:
         nodes: Number of nodes of the model.
         simplified: Remarks of the simplification: dropped patches, or the reason why it was left out.
         notes: Remarks of the importer.
-        seconds: Time of import, simplification and proof.
+        seconds: Time of import, simplification and proof, of all attempts together.
     """
 
     framework: str
@@ -180,11 +181,14 @@ def convert(
     examples = _examples(example_inputs, sample)
     options = Options(examples, _open_sizes(dynamic), exporter, trust, opset, _names(opaque))
     attempts: list[Attempt] = []
+    seconds = dict.fromkeys(("import", "simplify", "proof"), 0.0)
     best: Converted | None = None
     refusals: list[SardonyxError] = []
     for way in ways_of(importer, source, options):
         try:
-            converted = _tried(way, importer.name, attempts, opset, simplify=simplify, verify=verify, seed=seed)
+            converted = _tried(
+                way, importer.name, attempts, seconds, opset, simplify=simplify, verify=verify, seed=seed
+            )
         except (OptionError, ModelFileError):
             raise
         except SardonyxError as error:
@@ -199,7 +203,8 @@ def convert(
         raise _no_way(importer.name, attempts, refusals)
     if not isinstance(source, (str, os.PathLike)):
         _own_weights(best.model)
-    return best
+    spent = {name: round(value, 3) for name, value in seconds.items()}
+    return replace(best, report=replace(best.report, seconds=spent))
 
 
 def _own_weights(model: ir.Model) -> None:
@@ -227,32 +232,27 @@ def _rank(converted: Converted) -> int:
 
 
 def _tried(
-    way: Way, framework: str, attempts: list[Attempt], opset: int | None, *, simplify: bool, verify: bool, seed: int
+    way: Way,
+    framework: str,
+    attempts: list[Attempt],
+    seconds: dict[str, float],
+    opset: int | None,
+    simplify: bool,
+    verify: bool,
+    seed: int,
 ) -> Converted:
-    began = time.perf_counter()
-    imported = way.read()
-    if opset is not None and imported.model.opset_imports.get("", opset) != opset:
-        imported = replace(imported, model=convert_opset(imported.model, opset))
-    seconds = {"import": time.perf_counter() - began}
-    began = time.perf_counter()
-    model, simplified = _simplified(imported.model, verify=False) if simplify else (imported.model, "not requested")
-    seconds["simplify"] = time.perf_counter() - began
-    began = time.perf_counter()
+    with _timed(seconds, "import"):
+        imported = way.read()
+        if opset is not None and imported.model.opset_imports.get("", opset) != opset:
+            imported = replace(imported, model=convert_opset(imported.model, opset))
+    model, simplified = imported.model, "not requested"
+    if simplify:
+        with _timed(seconds, "simplify"):
+            model, simplified = _simplified(imported.model, verify=False)
     proof = Proof(UNPROVED)
-    if verify:
-        witness = Witness(imported, seed)
-        proof = witness.judge(model)
-        if proof.verdict.status == "different" and model is not imported.model:
-            plain = witness.judge(imported.model)
-            if plain.verdict.status == "proved":
-                # The simplification changed a result: its own proof finds the patch.
-                model, simplified = _simplified(imported.model, verify=True)
-                proof = witness.judge(model)
-                if proof.verdict.status != "proved":
-                    model, proof, simplified = imported.model, plain, "left out: it changes an output"
-        if proof.verdict.status == "different" and imported.differs is not None:
-            imported.differs([sample.feeds for sample in witness.disagreements(imported.model)])
-    seconds["proof"] = time.perf_counter() - began
+    with _timed(seconds, "proof"):
+        if verify:
+            model, proof, simplified = _judged(imported, model, simplified, seed)
     attempts.append(Attempt(way.name, proof.verdict.status, proof.verdict.reason, proof.guilty))
     report = ConversionReport(
         framework,
@@ -264,9 +264,35 @@ def _tried(
         Count.of(model).nodes,
         simplified,
         tuple(imported.notes),
-        {name: round(time_, 3) for name, time_ in seconds.items()},
     )
     return Converted(model, report, tuple(imported.beside))
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    """Add the time of the block to that of a part."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[part] += time.perf_counter() - began
+
+
+def _judged(imported: Imported, model: ir.Model, simplified: str, seed: int) -> tuple[ir.Model, Proof, str]:
+    """Return the model that agrees with the source best, simplified if that is proved, with its proof and remarks."""
+    witness = Witness(imported, seed)
+    proof = witness.judge(model)
+    if proof.verdict.status == "different" and model is not imported.model:
+        plain = witness.judge(imported.model)
+        if plain.verdict.status == "proved":
+            # The simplification changed a result: its own proof finds the patch.
+            model, simplified = _simplified(imported.model, verify=True)
+            proof = witness.judge(model)
+            if proof.verdict.status != "proved":
+                model, proof, simplified = imported.model, plain, "left out: it changes an output"
+    if proof.verdict.status == "different" and imported.differs is not None:
+        imported.differs([sample.feeds for sample in witness.disagreements(imported.model)])
+    return model, proof, simplified
 
 
 def _simplified(model: ir.Model, *, verify: bool) -> tuple[ir.Model, str]:

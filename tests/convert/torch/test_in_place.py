@@ -99,8 +99,89 @@ def other_operand(x: Any) -> Any:
     return z, y.mul(3)
 
 
+def slices(x: Any) -> Any:
+    y = x.new_empty(x.shape[0], 5)
+    y[:, :3] = x
+    y[:, 3:].copy_(x[:, 1:])
+    return y * 2
+
+
+def rows_and_steps(x: Any) -> Any:
+    y = x * 1
+    y[0] += 1
+    y[:, ::2].mul_(3)
+    y[1, 2].fill_(7)
+    return y
+
+
+def view_after_write(x: Any) -> Any:
+    y = x + 1
+    row, column = y[0], y[:, 1:]
+    y[:, 1].zero_()
+    row.add_(1)
+    return column + 0, row * 2, y
+
+
+def other_shapes(x: Any) -> Any:
+    y = x + 0
+    y.reshape(-1)[2:4] = 5.0
+    y.t()[1].neg_()
+    y.unsqueeze(0).permute(2, 0, 1)[0].mul_(4)
+    return y
+
+
+def counted(x: Any) -> Any:
+    y = (x * 10).to(torch.int64)
+    y.add_(1).clamp_(min=-3)
+    y[:, 1:].masked_fill_(x[:, 1:] > 0, 9)
+    return y.index_add_(0, torch.tensor([1]), torch.ones(1, 3, dtype=torch.int64))
+
+
+def chosen(x: Any) -> Any:
+    y = x.clone()
+    y[torch.tensor([1, 0]), torch.tensor([2, 0])] = torch.tensor([1.0, 2.0])
+    y[y > 1] = 0.5
+    return y
+
+
+def inactive(x: Any) -> Any:
+    y = x + 1
+    return torch.nn.functional.dropout(y, 0.5, False, inplace=True).relu_() + y
+
+
+def parts(x: Any) -> Any:
+    first, second = (x + 1).chunk(2, 0)
+    first.mul_(2)
+    return first + second
+
+
+FUNCTIONAL = [slices, rows_and_steps, view_after_write, other_shapes, counted, chosen, inactive, view_before]
+"""Programs whose writes have functional forms."""
+
+
+@pytest.mark.parametrize("function", FUNCTIONAL)
+def test_writes_to_views_are_functional_without_another_capture(function: Any) -> None:
+    program = exported(function, drawn(2, 3))
+    assert any(is_mutable(node) for node in calls(program.graph_module))
+    assert not any(is_mutable(node) for node in calls(functional(program).graph_module))
+
+
+def is_mutable(node: Any) -> bool:
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+
+
 @pytest.mark.parametrize(
-    "function", [view_before, view_of_result, input_written, dropped, narrower, result_itself, other_operand]
+    "function",
+    [
+        *FUNCTIONAL,
+        parts,
+        view_of_result,
+        input_written,
+        dropped,
+        narrower,
+        result_itself,
+        other_operand,
+    ],
 )
 def test_writes_that_others_read_keep_their_meaning(function: Any) -> None:
     module = torch.nn.Module()

@@ -322,6 +322,26 @@ def test_sizes_that_torch_fixes_without_a_constraint_are_not_open() -> None:
     assert result.report.attempts[0].outcome == "different"
 
 
+def test_ties_of_sizes_lead_to_no_further_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: Any, mask: Any) -> Any:
+        x = x.cumsum(1)
+        x.chunk(2, 1)[0].mul_(2.0)  # A write to a part, which torch makes functional by tracing anew.
+        return x * mask[torch.arange(x.shape[0])] if torch.compiler.is_exporting() or bool((mask != 1).any()) else x
+
+    traces: list[Any] = []
+    trace = torch.export.ExportedProgram.run_decompositions
+
+    def counted(program: Any, *args: Any, **kwargs: Any) -> Any:
+        traces.append(program)
+        return trace(program, *args, **kwargs)
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", counted)
+    report = converted(program, drawn(2, 4), torch.ones(2, 4, dtype=torch.int64)).report
+    assert [attempt.outcome for attempt in report.attempts] == ["different", "proved"]
+    assert len(traces) == 1
+    assert report.seconds["import"] > 0 and report.seconds["proof"] > 0
+
+
 @dataclass
 class Batch:
     """Inputs of a program, and its outputs."""

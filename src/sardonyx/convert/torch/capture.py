@@ -23,6 +23,7 @@ from sardonyx.convert.imported import Options, Size
 from sardonyx.convert.torch import quantized_modules, script
 from sardonyx.convert.torch.arrays import as_array, as_torch
 from sardonyx.convert.torch.capture_context import evaluating, quiet, unchanged_transforms, unmarked
+from sardonyx.convert.torch.decomposition import decomposed
 from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.examples import examples_of, register_dataclasses, require_dense, require_one_device
 from sardonyx.convert.torch.exported_programs import constant_inputs, input_names, open_sizes, output_names
@@ -98,6 +99,7 @@ class Program:
     ties: Mapping[str, str] = field(default_factory=dict)
     _refusal: ConversionError | None = None
     _is_lowered: bool = False
+    _decomposed: tuple[Any, Any] = (None, None)
 
     @property
     def subject(self) -> torch.nn.Module:
@@ -121,6 +123,19 @@ class Program:
         if self._refusal is not None:
             raise self._refusal
         return self._captured(self.choices())
+
+    def decomposed(self, exported: torch.export.ExportedProgram) -> Any:
+        """Return a capture as functional operators that have translations.
+
+        The last result is kept: guards and ties of sizes lead to another model of the same capture, and torch
+        decomposes by tracing anew, which takes as long as the capture.
+
+        Raises:
+            ConversionError: Operators without translation.
+        """
+        if self._decomposed[0] is not exported:
+            self._decomposed = (exported, decomposed(exported, self.options.opaque))
+        return self._decomposed[1]
 
     def differ(self, feeds: Sequence[Mapping[str, Any]]) -> None:
         """Remember the feeds at which the model differed from the source."""

@@ -23,7 +23,7 @@ from sardonyx.convert.torch.arrays import as_array
 from sardonyx.convert.torch.capture import Program, Runner
 from sardonyx.convert.torch.capture_context import quiet
 from sardonyx.convert.torch.custom_operators import custom_translation, is_opaque
-from sardonyx.convert.torch.decomposition import decomposed, name_of
+from sardonyx.convert.torch.decomposition import name_of
 from sardonyx.convert.torch.exported_programs import input_names
 from sardonyx.convert.torch.guards import ASSERTIONS, Guard, guard_of, guarded, name_guards
 from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
@@ -74,7 +74,7 @@ def read(program: Program) -> Imported:
             )
         try:
             with quiet():
-                exported = decomposed(captured.exported, program.options.opaque)
+                exported = program.decomposed(captured.exported)
         except SardonyxError:
             raise
         except Exception as error:  # torch's decompositions raise exceptions of unrelated classes.
