@@ -65,6 +65,15 @@ _ROUTED = {
     "routed_scaling_factor": 1.5,
     "norm_topk_prob": True,
 }
+_LATENT = {
+    **{name: value for name, value in _SIZES.items() if name != "num_key_value_heads"},
+    "q_lora_rank": 20,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+    "num_key_value_heads": 4,
+}
 _GRANITE = {
     "embedding_multiplier": 3.0,
     "attention_multiplier": 0.2,
@@ -170,6 +179,63 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
+    "llama4_text": (
+        "llama4_text",
+        {
+            **_SIZES,
+            "head_dim": 8,
+            "num_hidden_layers": 4,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "interleave_moe_layer_step": 2,
+            "intermediate_size_mlp": 40,
+            "attention_chunk_size": 4,
+            "floor_scale": 2,
+        },
+    ),
+    "llama4_text without norms": (
+        "llama4_text",
+        {
+            **_SIZES,
+            "head_dim": 8,
+            "num_local_experts": 4,
+            "intermediate_size_mlp": 40,
+            "use_qk_norm": False,
+            "attn_temperature_tuning": False,
+            "no_rope_layers": [1, 0, 1],
+            "attention_chunk_size": 3,
+            "moe_layers": [0, 2],
+            "rope_parameters": _LLAMA3,
+        },
+    ),
+    "deepseek_v2": ("deepseek_v2", {**_LATENT, **_ROUTED, "topk_method": "greedy"}),
+    "deepseek_v2 groups": (
+        "deepseek_v2",
+        {
+            **_LATENT,
+            **_ROUTED,
+            "q_lora_rank": None,
+            "topk_method": "group_limited_greedy",
+            "rope_parameters": {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+        },
+    ),
+    "deepseek_v3": ("deepseek_v3", {**_LATENT, **_ROUTED, "attention_bias": True}),
+    "deepseek_v3 halves": (
+        "deepseek_v3",
+        {
+            **_LATENT,
+            **_ROUTED,
+            "q_lora_rank": None,
+            "rope_interleave": False,
+            "norm_topk_prob": False,
+            "rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "glm4_moe_lite": (
+        "glm4_moe_lite",
+        {**_LATENT, **_ROUTED, "mlp_layer_types": ["dense", "sparse", "dense"], "rms_norm_eps": 1e-4},
+    ),
+    "youtu": ("youtu", {**_LATENT, "pad_token_id": None}),  # Loading draws the row of padding anew.
     "vaultgemma": (
         "vaultgemma",
         {**_SIZES, "head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 12, "layer_types": _MIXED},
@@ -232,6 +298,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "persimmon": ("persimmon", _SIZES),
     "persimmon without norms": ("persimmon", {**_SIZES, "qk_layernorm": False}),
     "smollm3": ("smollm3", {**_SIZES, "no_rope_layers": [1, 0, 1]}),
+    "smollm3 windows": (
+        "smollm3",
+        {**_SIZES, "no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 3},
+    ),
     "exaone4": ("exaone4", {**_SIZES, "sliding_window": 4, "layer_types": _MIXED}),
     "ernie4_5": ("ernie4_5", {**_SIZES, "use_bias": True, "head_dim": 8}),
     "seed_oss": ("seed_oss", {**_SIZES, "head_dim": 8}),
@@ -331,6 +401,31 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "local_attention": 6,
             "cls_token_id": 1,
             "sep_token_id": 2,
+        },
+    ),
+    "deberta-v2": (
+        "deberta-v2",
+        {
+            **_ENCODER,
+            "pad_token_id": 0,
+            "relative_attention": True,
+            "position_buckets": 4,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+            "pos_att_type": ["p2c", "c2p"],
+            "position_biased_input": False,
+            "type_vocab_size": 0,
+        },
+    ),
+    "deberta-v2 one kind": (
+        "deberta-v2",
+        {
+            **_ENCODER,
+            "pad_token_id": 0,
+            "relative_attention": True,
+            "max_relative_positions": 5,
+            "pos_att_type": ["c2p"],
+            "type_vocab_size": 2,
         },
     ),
     "megatron-bert": ("megatron-bert", _ENCODER),

@@ -71,6 +71,41 @@ def test_groups_of_experts_share_the_experts_evenly(tmp_path: Path) -> None:
         sardonyx.convert(str(tmp_path), verify=False)
 
 
+def test_groups_have_as_many_experts_as_their_rank_needs(tmp_path: Path) -> None:
+    recording = RECORDED["deepseek_v3"]
+    write(tmp_path, {**recording["config"], "n_group": 6, "topk_group": 2}, recording["shapes"])
+    with pytest.raises(ModelFileError, match="6 groups of 1 experts, expected at least 2 in each"):
+        sardonyx.convert(str(tmp_path), verify=False)
+
+
+def test_the_cache_of_latent_attention_is_one_short_row(tmp_path: Path) -> None:
+    recording = RECORDED["deepseek_v3"]
+    write(tmp_path, recording["config"], recording["shapes"])
+    model = sardonyx.convert(str(tmp_path), verify=False).model
+    shapes = {value.name: value.shape for value in model.graph.inputs}
+    rank, rotated = recording["config"]["kv_lora_rank"], recording["config"]["qk_rope_head_dim"]
+    assert list(shapes["past_key_values.0.key"])[1:] == [1, "past", rank]
+    assert list(shapes["past_key_values.0.value"])[1:] == [1, "past", rotated]
+
+
+@pytest.mark.parametrize("method", ["noaux_tc", ""])
+def test_an_unknown_choice_of_experts_is_refused(tmp_path: Path, method: str) -> None:
+    recording = RECORDED["deepseek_v2"]
+    write(tmp_path, {**recording["config"], "topk_method": method}, recording["shapes"])
+    with pytest.raises(UnsupportedError, match=f"topk_method '{method}'"):
+        sardonyx.convert(str(tmp_path), verify=False)
+
+
+@pytest.mark.parametrize("case", ["smollm3 windows", "llama4_text", "gpt_oss", "cwm"])
+def test_kinds_of_layers_follow_from_other_fields(case: str) -> None:
+    config = {name: value for name, value in RECORDED[case]["config"].items() if name != "layer_types"}
+    expected = from_config(RECORDED[case]["config"], "config.json")
+    if case == "cwm":  # Of four layers, the first has no window; the case lists other kinds.
+        assert from_config(config, "config.json").windows == (0, 4, 4)
+        return
+    assert from_config(config, "config.json").windows == expected.windows
+
+
 def test_fused_rows_by_key_head_are_those_of_llama(tmp_path: Path) -> None:
     weights = llama_weights(np.random.default_rng(2))
     layer, size = "model.layers.0", 8

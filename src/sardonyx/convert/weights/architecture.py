@@ -7,18 +7,66 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sardonyx.convert.weights.early_families import EARLY_FAMILIES
-from sardonyx.convert.weights.encoder_families import ENCODER_FAMILIES
+from sardonyx.convert.weights.encoder_families import ENCODER_FAMILIES, position_scores
 from sardonyx.convert.weights.family import Family
 from sardonyx.convert.weights.fields import Fields
+from sardonyx.convert.weights.latent_families import LATENT_FAMILIES
 from sardonyx.convert.weights.llama_families import LLAMA_FAMILIES
 from sardonyx.convert.weights.rotary import Rotary, rotary_of
 from sardonyx.errors import ModelFileError, UnsupportedError
 
-FAMILIES: dict[str, Family] = {**LLAMA_FAMILIES, **EARLY_FAMILIES, **ENCODER_FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **LLAMA_FAMILIES,
+    **LATENT_FAMILIES,
+    **EARLY_FAMILIES,
+    **ENCODER_FAMILIES,
+}
 """Families by ``model_type``."""
 
 MOST_LAYERS = 4096
 FULL, WINDOWED = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Sizes of latent attention.
+
+    Attributes:
+        query_rank: Width of the row from which queries are made; 0 if they are made from the input.
+        rank: Width of the row from which keys and values are made.
+        rotated: Elements of queries and keys that are rotated.
+        plain: Other elements of queries and keys, of each head.
+        value: Elements of a value.
+    """
+
+    query_rank: int
+    rank: int
+    rotated: int
+    plain: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Disentangled:
+    """Scores of contents and of relative positions (DeBERTa).
+
+    Attributes:
+        rows: Number of rows of the table of positions; half of them are for keys after the query.
+        buckets: Number of the rows of one side for distances up to `most`, far ones in common; 0 for one row each.
+        most: Largest distance with a row.
+        contents_to_positions: True if contents of queries have scores with positions.
+        positions_to_contents: True if positions have scores with contents of keys.
+        shares: True if the maps of contents apply to positions too.
+        normalizes: True if the table is normalized.
+    """
+
+    rows: int
+    buckets: int
+    most: int
+    contents_to_positions: bool
+    positions_to_contents: bool
+    shares: bool
+    normalizes: bool
 
 
 @dataclass(frozen=True)
@@ -58,6 +106,9 @@ class Architecture:
         clip: Limit of queries, keys and values, 0 without.
         padding: Number of the padding token, of encoders.
         alibi_exponent: Exponent of the last slope of MPT, None for the paper's slopes.
+        latent: Sizes of latent attention, None for any other.
+        disentangled: Scores of relative positions, None without.
+        temperature: Slope and step of the factors of queries by position, in layers without rotation; None without.
     """
 
     name: str
@@ -92,6 +143,14 @@ class Architecture:
     clip: float = 0.0
     padding: int = 0
     alibi_exponent: int | None = None
+    latent: Latent | None = None
+    disentangled: Disentangled | None = None
+    temperature: tuple[float, float] | None = None
+
+    @property
+    def cache_widths(self) -> tuple[int, int]:
+        """Widths of cached keys and values, or of latent rows and rotated parts of keys."""
+        return (self.latent.rank, self.latent.rotated) if self.latent else (self.head_size, self.head_size)
 
 
 def from_config(config: Any, where: str) -> Architecture:
@@ -131,6 +190,10 @@ def from_fields(name: str, family: Family, fields: Fields) -> Architecture:
     groups = fields.integer("n_group", default=1, high=max(number, 1)) if experts else 1
     if number % groups:
         raise ModelFileError(f"{number} experts are not a multiple of {groups} groups", where=fields.where)
+    active_groups = fields.integer("topk_group", default=1, high=groups) if experts else 1
+    if experts and active_groups < groups and number // groups < experts.group_scores:
+        problem = f"{groups} groups of {number // groups} experts, expected at least {experts.group_scores} in each"
+        raise ModelFileError(problem, where=fields.where)
     query_scale = fields.real("query_pre_attn_scalar", default=head_size, low=1e-6)
     return Architecture(
         name,
@@ -153,7 +216,7 @@ def from_fields(name: str, family: Family, fields: Fields) -> Architecture:
         fields.integer("num_experts_per_tok", high=number) if experts else 0,
         fields.flag("norm_topk_prob", default=experts.is_normalized) if experts else False,
         groups,
-        fields.integer("topk_group", default=1, high=groups) if experts else 1,
+        active_groups,
         fields.real("routed_scaling_factor", default=1.0),
         fields.real("swiglu_limit", default=7.0),
         fields.real("swiglu_alpha", default=1.702),
@@ -167,7 +230,31 @@ def from_fields(name: str, family: Family, fields: Fields) -> Architecture:
         fields.real("clip_qkv", default=0.0),
         fields.integer("pad_token_id", default=0, low=0, high=1 << 24) if family.counts_tokens else 0,
         fields.integer("alibi_bias_max", high=64) if family.positions == "key alibi" else None,
+        _latent(fields) if family.has_latent else None,
+        _disentangled(fields) if family.positions == "disentangled" else None,
+        (fields.real("attn_scale"), fields.real("floor_scale", low=1e-6)) if fields.get("temperature_tuning") else None,
     )
+
+
+def _disentangled(fields: Fields) -> Disentangled:
+    kinds = position_scores(fields)
+    most = fields.integer("max_relative_positions", default=-1, low=-1, high=1 << 20)
+    most = most if most > 0 else fields.integer("max_position_embeddings", high=1 << 20)
+    buckets = max(fields.integer("position_buckets", default=-1, low=-1, high=1 << 20), 0)
+    return Disentangled(
+        2 * (buckets or most),
+        buckets,
+        most,
+        "c2p" in kinds,
+        "p2c" in kinds,
+        fields.flag("share_att_key"),
+        "layer_norm" in fields.text("norm_rel_ebd", default="none").lower(),
+    )
+
+
+def _latent(fields: Fields) -> Latent:
+    names = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+    return Latent(fields.integer("q_lora_rank", default=0, low=0), *(fields.integer(name) for name in names))
 
 
 def _layers(family: Family, fields: Fields, count: int) -> tuple[str, ...]:

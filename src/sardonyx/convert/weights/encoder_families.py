@@ -111,6 +111,17 @@ _NOMIC = replace(
 )
 
 
+_DEBERTA = replace(
+    _BERT,
+    q="attention.self.query_proj",
+    k="attention.self.key_proj",
+    v="attention.self.value_proj",
+    position_q="attention.self.pos_query_proj",
+    position_k="attention.self.pos_key_proj",
+    pooler="",
+)
+
+
 def _bert(family: Family, fields: Fields) -> tuple[Family, Fields]:
     kind = fields.get("position_embedding_type")
     if kind not in (None, "absolute"):
@@ -119,6 +130,37 @@ def _bert(family: Family, fields: Fields) -> tuple[Family, Fields]:
         if fields.get(name):
             raise UnsupportedError(f"{name} of an encoder", where=fields.where)
     return family, fields
+
+
+def position_scores(fields: Fields) -> list[str]:
+    """Return the kinds of scores with positions: c2p for contents of queries, p2c for contents of keys."""
+    kinds = fields.get("pos_att_type") or []
+    parts = [kind.strip() for kind in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
+    if not isinstance(parts, list) or any(part not in ("c2p", "p2c") for part in parts):
+        raise fields.error("pos_att_type", kinds, "a list of c2p and p2c")
+    return parts
+
+
+def _deberta(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """Scores by contents and distances, with embeddings that are in part optional."""
+    if not fields.flag("relative_attention"):
+        raise UnsupportedError("relative_attention false", where=fields.where)
+    if fields.integer("conv_kernel_size", default=0, low=0):
+        raise UnsupportedError("conv_kernel_size", where=fields.where)
+    hidden = fields.integer("hidden_size")
+    if fields.integer("embedding_size", default=hidden) != hidden:
+        raise UnsupportedError("embedding_size other than hidden_size", where=fields.where)
+    heads = fields.integer("num_attention_heads", high=1 << 14)
+    names = family.names
+    if not fields.flag("position_biased_input", default=True):
+        names = replace(names, positions="")
+    if not fields.integer("type_vocab_size", default=0, low=0):
+        names = replace(names, token_types="")
+    count = 1 + len(set(position_scores(fields)))
+    size = fields.integer("attention_head_size", default=hidden // heads)
+    return replace(family, names=names), fields.changed(
+        attention_multiplier=(size * count) ** -0.5, head_dim=size, num_key_value_heads=None
+    )
 
 
 def _ernie(family: Family, fields: Fields) -> tuple[Family, Fields]:
@@ -199,6 +241,15 @@ ENCODER_FAMILIES: dict[str, Family] = {
         positions="relative",
         counts_tokens=True,
         defaults={**BERT.defaults, "pad_token_id": 1},
+    ),
+    "deberta-v2": replace(
+        BERT,
+        names=_DEBERTA,
+        prefixes=("deberta.",),
+        masks_embeddings=True,
+        positions="disentangled",
+        defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-7},
+        variant=_deberta,
     ),
     "megatron-bert": replace(BERT, names=_MEGATRON, norms_sums=False),
     "modernbert": Family(

@@ -135,8 +135,8 @@ def _example(architecture: Architecture, kinds: int, batch: int, length: int, pa
     feeds["attention_mask"] = np.ones((batch, past + length), np.int64)
     if has_positions(architecture):
         feeds["position_ids"] = np.tile(np.arange(past, past + length), (batch, 1))
-    shape = (batch, architecture.key_heads, past, architecture.head_size)
     for i in range(len(architecture.layers)):
-        for part in ("key", "value"):
+        for part, width in zip(("key", "value"), architecture.cache_widths, strict=True):
+            shape = (batch, architecture.key_heads, past, width)
             feeds[f"past_key_values.{i}.{part}"] = generator.standard_normal(shape).astype(np.float32)
     return feeds

@@ -1,4 +1,4 @@
-"""Layers of transformers: attention, feed-forward networks and mixtures of experts."""
+"""Layers of transformers: feed-forward networks and mixtures of experts around the attention."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from sardonyx.convert.weights.attention import AttentionBuilder, Cache
 from sardonyx.convert.weights.blocks import Blocks
 from sardonyx.convert.weights.family import Experts
-from sardonyx.convert.weights.transformer import Rotation, TransformerBuilder
+from sardonyx.convert.weights.transformer import Rotation
 from sardonyx.errors import ModelFileError, UnsupportedError
 
-Cache = tuple[ir.Value, ir.Value]
-"""Keys and values, [batch, key heads, positions, head size]."""
 
-
-class LayersBuilder(TransformerBuilder):
+class LayersBuilder(AttentionBuilder):
     """A transformer under construction, with its layers."""
 
     def layer(
@@ -58,111 +56,6 @@ class LayersBuilder(TransformerBuilder):
 
     def _sum(self, x: ir.Value, result: ir.Value) -> ir.Value:
         return self.node("Add", x, self.scaled(result, self.a.residual_scale))
-
-    # Attention
-
-    def attention(
-        self, i: int, x: ir.Value, cache: Cache | None, rotation: Rotation | None, mask: ir.Value
-    ) -> tuple[ir.Value, Cache]:
-        """Return the result of the attention, and all keys and values."""
-        q, k, v = self._projections(self.a.layers[i], x)
-        if self.family.rotates_first:
-            q, k = self.rotated(q, rotation), self.rotated(k, rotation)
-            q, k = self._head_norms(self.a.layers[i], q, k)
-        else:
-            q, k = self._head_norms(self.a.layers[i], q, k)
-            q, k = self.rotated(q, rotation), self.rotated(k, rotation)
-        if cache is not None:
-            k, v = self.node("Concat", cache[0], k, axis=2), self.node("Concat", cache[1], v, axis=2)
-        scores = self.node("MatMul", q, self.node("Transpose", self._repeated(k), perm=[0, 1, 3, 2]))
-        scores = self.limited(self.scaled(scores, self.a.attention_scale), self.a.attention_limit)
-        share = self._share(i, self.node("Add", scores, mask))
-        mixed = self.node("Transpose", self.node("MatMul", share, self._repeated(v)), perm=[0, 2, 1, 3])
-        width = self.a.heads * self.a.head_size
-        mixed = self.node("Reshape", mixed, self.ints(0, 0, width))
-        name = f"{self.a.layers[i]}.{self.family.names.o}"
-        return self.linear(mixed, name, width, self.a.hidden, is_transposed=self.family.is_transposed), (k, v)
-
-    def _share(self, i: int, scores: ir.Value) -> ir.Value:
-        """Return the softmax of scores; a sink takes a share of its own."""
-        sinks = self.family.names.sinks
-        if not sinks:
-            return self.node("Softmax", scores, axis=-1)
-        column = self.node("Unsqueeze", self.weight(f"{self.a.layers[i]}.{sinks}", self.a.heads), self.ints(0, 2, 3))
-        sizes = (self.sizes_of(scores, 0, 3), self.ints(1))
-        column = self.node("Expand", column, self.node("Concat", *sizes, axis=0))
-        share = self.node("Softmax", self.node("Concat", scores, column, axis=-1), axis=-1)
-        return self.node("Slice", share, self.ints(0), self.ints(-1), self.ints(-1))
-
-    def _head_norms(self, layer: str, q: ir.Value, k: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return queries and keys with the norms of heads that the family has."""
-        q_norm, k_norm = (f"{layer}.{name}" for name in (self.family.names.q_norm, self.family.names.k_norm))
-        if self.family.query_norm == "head":
-            return self.norm(q, q_norm, self.a.head_size), self.norm(k, k_norm, self.a.head_size)
-        if self.family.query_norm == "own":
-            return self._own_norm(q, q_norm, self.a.heads), self._own_norm(k, k_norm, self.a.key_heads)
-        return q, k
-
-    def _projections(self, layer: str, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Return queries, keys and values, [batch, heads, sequence, size]."""
-        names, size = self.family.names, self.a.head_size
-        counts = (self.a.heads, self.a.key_heads, self.a.key_heads)
-        if names.qkv and not self.checkpoint.has(f"{layer}.{names.q}.weight"):
-            parts = self._fused(x, f"{layer}.{names.qkv}", counts)
-        else:
-            parts = [
-                self.linear(x, f"{layer}.{name}", self.a.hidden, count * size, is_transposed=self.family.is_transposed)
-                for name, count in zip((names.q, names.k, names.v), counts, strict=True)
-            ]
-        norms = (f"{layer}.{names.q_norm}", f"{layer}.{names.k_norm}", "")
-        if self.family.query_norm == "row":
-            parts = [
-                self.norm(part, name, count * size) for part, name, count in zip(parts, norms, counts, strict=True)
-            ]
-        if self.a.clip:
-            parts = [self.node("Clip", part, self.number(-self.a.clip), self.number(self.a.clip)) for part in parts]
-        q, k, v = (self._heads(part, count) for part, count in zip(parts, counts, strict=True))
-        return q, k, v
-
-    def _fused(self, x: ir.Value, name: str, counts: tuple[int, int, int]) -> list[ir.Value]:
-        """Return [batch, sequence, heads * size] of queries, keys and values from one matrix."""
-        size, keys = self.a.head_size, self.a.key_heads
-        whole = self.linear(x, name, self.a.hidden, sum(counts) * size, is_transposed=self.family.is_transposed)
-        if self.family.fused == "rows":
-            return self.nodes_of("Split", 3, whole, self.ints(*(count * size for count in counts)), axis=-1)
-        if self.family.fused == "quarters":
-            if keys != self.a.heads or keys % 4:
-                raise UnsupportedError(f"{keys} heads in four parts", where=self.a.name)
-            quarters = self.node("Reshape", whole, self.ints(0, 0, 4, 3 * keys // 4 * size))
-            q, v, k = self.nodes_of("Split", 3, quarters, axis=-1, num_outputs=3)
-            return [self.node("Reshape", part, self.ints(0, 0, -1)) for part in (q, k, v)]
-        groups = self.node("Reshape", whole, self.ints(0, 0, keys, sum(counts) // keys * size))
-        parts = self.nodes_of("Split", 3, groups, self.ints(*(count // keys * size for count in counts)), axis=-1)
-        return [self.node("Reshape", part, self.ints(0, 0, -1)) for part in parts]
-
-    def _own_norm(self, x: ir.Value, name: str, heads: int) -> ir.Value:
-        """Return the layer norm of each head with the head's weights."""
-        if self.checkpoint.has(f"{name}.weight"):
-            w = self.weight(f"{name}.weight", heads, self.a.head_size)
-        else:
-            rows = [self.weight(f"{name}.norms.{j}.weight", self.a.head_size) for j in range(heads)]
-            w = self.node("Concat", *(self.node("Unsqueeze", row, self.ints(0)) for row in rows), axis=0)
-        normal = self.normalized(x, self.a.head_size, is_centred=True)
-        return self.node("Mul", normal, self.node("Unsqueeze", w, self.ints(1)))
-
-    def _heads(self, x: ir.Value, count: int) -> ir.Value:
-        """Return [batch, sequence, count * size] as [batch, count, sequence, size]."""
-        split = self.node("Reshape", x, self.ints(0, 0, count, self.a.head_size))
-        return self.node("Transpose", split, perm=[0, 2, 1, 3])
-
-    def _repeated(self, x: ir.Value) -> ir.Value:
-        """Return keys or values with every head repeated for its group of queries."""
-        groups = self.a.heads // self.a.key_heads
-        if groups == 1:
-            return x
-        wide = self.node("Expand", self.node("Unsqueeze", x, self.ints(2)), self.ints(1, 1, groups, 1, 1))
-        sizes = (self.sizes_of(x, 0, 1), self.ints(self.a.heads), self.sizes_of(x, 2, 4))
-        return self.node("Reshape", wide, self.node("Concat", *sizes, axis=0))
 
     # Feed-forward networks
 
@@ -207,13 +100,16 @@ class LayersBuilder(TransformerBuilder):
             case "sparse mixer":
                 weights = self._sparse_mixer(scores)
             case "sigmoid, top":
-                weights = self._corrected(f"{layer}.{experts.correction}", scores)
+                weights = self._corrected(experts, f"{layer}.{experts.correction}", scores)
             case _:
                 weights = self._chosen(experts, scores)
         total: ir.Value | None = None
         for j in range(self.a.experts):
-            part = self._expert(experts, layer, j, x)
-            part = self.node("Mul", part, self.node("Gather", weights, self.ints(j), axis=-1))
+            weight = self.node("Gather", weights, self.ints(j), axis=-1)
+            if experts.choice == "top, sigmoid":
+                part = self._expert(experts, layer, j, self.node("Mul", x, weight))
+            else:
+                part = self.node("Mul", self._expert(experts, layer, j, x), weight)
             total = part if total is None else self.node("Add", total, part)
         assert total is not None
         if not experts.shared:
@@ -232,19 +128,22 @@ class LayersBuilder(TransformerBuilder):
         """Return the weight of each expert, 0 for those that are not among the best."""
         is_first = experts.choice == "softmax, top"
         share = self.node("Softmax", scores, axis=-1) if is_first else scores
+        if self.a.active_groups < self.a.groups:
+            share = self._of_best_groups(experts, share)
         best, index = self.nodes_of("TopK", 2, share, self.ints(self.a.active_experts), axis=-1)
         if not is_first:
-            best = self.node("Softmax", best, axis=-1)
+            is_sigmoid = experts.choice == "top, sigmoid"
+            best = self.node("Sigmoid", best) if is_sigmoid else self.node("Softmax", best, axis=-1)
         elif self.a.normalizes_experts:
             best = self.node("Div", best, self.node("ReduceSum", best, self.ints(-1), keepdims=1))
-        return self._scattered(scores, index, best)
+        return self._scattered(scores, index, self.scaled(best, self.a.expert_scale))
 
-    def _corrected(self, correction: str, scores: ir.Value) -> ir.Value:
+    def _corrected(self, experts: Experts, correction: str, scores: ir.Value) -> ir.Value:
         """Return the weight of each expert: the sigmoids of those whose corrected ones are best, in the best groups."""
         share = self.node("Sigmoid", scores)
         ranked = self.node("Add", share, self.weight(correction, self.a.experts))
         if self.a.active_groups < self.a.groups:
-            ranked = self._of_best_groups(ranked)
+            ranked = self._of_best_groups(experts, ranked)
         _, index = self.nodes_of("TopK", 2, ranked, self.ints(self.a.active_experts), axis=-1)
         best = self.node("GatherElements", share, index, axis=-1)
         if self.a.normalizes_experts:
@@ -252,12 +151,12 @@ class LayersBuilder(TransformerBuilder):
             best = self.node("Div", best, self.node("Add", total, self.number(1e-20)))
         return self._scattered(scores, index, self.scaled(best, self.a.expert_scale))
 
-    def _of_best_groups(self, ranked: ir.Value) -> ir.Value:
-        """Return -inf for experts outside of the groups with the largest sums of two."""
+    def _of_best_groups(self, experts: Experts, ranked: ir.Value) -> ir.Value:
+        """Return -inf for experts outside of the groups with the largest sums of their best scores."""
         members = self.a.experts // self.a.groups
         groups = self.node("Reshape", ranked, self.ints(0, 0, self.a.groups, members))
-        two, _ = self.nodes_of("TopK", 2, groups, self.ints(2), axis=-1)
-        sums = self.node("ReduceSum", two, self.ints(-1), keepdims=0)
+        best, _ = self.nodes_of("TopK", 2, groups, self.ints(experts.group_scores), axis=-1)
+        sums = self.node("ReduceSum", best, self.ints(-1), keepdims=0)
         _, index = self.nodes_of("TopK", 2, sums, self.ints(self.a.active_groups), axis=-1)
         ones = self.node("Expand", self.number(1.0), self.node("Shape", index))
         chosen = self.node("Cast", self._scattered(sums, index, ones), to=ir.DataType.BOOL)
@@ -302,12 +201,14 @@ class LayersBuilder(TransformerBuilder):
             gate, up = (self.product(x, self.stored(part, f"{own}.{i}")) for i, part in enumerate(outward))
         else:
             both, down = (self._slice(f"{layer}.{name}", j) for name in (experts.gate_up, experts.downs))
-            if both.shape[0] != 2 * down.shape[1]:
+            out = 1 if experts.is_transposed else 0
+            if both.shape[out] != 2 * down.shape[1 - out]:
                 sizes = f"{list(both.shape)} and {list(down.shape)}"
                 raise ModelFileError(f"an expert of '{layer}' has sizes {sizes}", where=self.checkpoint.where)
-            product = self.product(x, self.stored(both, f"{own}.gate_up"))
+            product = self.product(x, self.stored(both, f"{own}.gate_up"), is_transposed=experts.is_transposed)
             gate, up = self.nodes_of("Split", 2, product, axis=-1, num_outputs=2)
-        return self.product(self.node("Mul", self.activated(gate), up), self.stored(down, f"{own}.down"))
+        inner = self.node("Mul", self.activated(gate), up)
+        return self.product(inner, self.stored(down, f"{own}.down"), is_transposed=experts.is_transposed)
 
     def _interleaved(self, experts: Experts, layer: str, j: int, x: ir.Value) -> ir.Value:
         """Return the result of an expert whose gates and first rows alternate, with GPT-OSS's limits."""

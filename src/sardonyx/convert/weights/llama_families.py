@@ -62,6 +62,15 @@ def _qwen3_moe(family: Family, fields: Fields) -> tuple[Family, Fields]:
     return _qwen(family, fields.changed(max_window_layers=0, layer_types=None))
 
 
+def _smollm3(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """Layers without rotation have a window, on request."""
+    count = fields.integer("num_hidden_layers", high=4096)
+    listed = fields.items("no_rope_layers", count, (0, 1))
+    period = fields.integer("no_rope_layer_interval", default=4)
+    rotates = listed or [int((i + 1) % period != 0) for i in range(count)]
+    return _qwen(family, _with_kinds(fields, lambda i: not rotates[i]))
+
+
 def _cwm(family: Family, fields: Fields) -> tuple[Family, Fields]:
     """Of four layers, the first has no window."""
     return family, _with_kinds(fields, lambda i: i % 4 != 0)
@@ -103,6 +112,32 @@ def _granite_shared(family: Family, fields: Fields) -> tuple[Family, Fields]:
     if fields.integer("shared_intermediate_size", default=0, low=0):
         return family, fields
     return replace(family, experts=replace(family.experts, shared=())), fields
+
+
+def _llama4(family: Family, fields: Fields) -> tuple[Family, Fields]:
+    """Chunks in layers with rotation, experts in listed layers; norms of rotated queries and temperature on request."""
+    count = fields.integer("num_hidden_layers", high=4096)
+    period = fields.integer("no_rope_layer_interval", default=4)
+    listed = fields.items("no_rope_layers", count, (0, 1)) if fields.get("no_rope_layers") else None
+    rotates = listed or [int((i + 1) % period != 0) for i in range(count)]
+    size = fields.integer("attention_chunk_size", default=0, low=0, high=1 << 30)
+    kinds = fields.items("layer_types", count, ("chunked_attention", "full_attention"))
+    if kinds is None:
+        kinds = tuple("chunked_attention" if one and size else "full_attention" for one in rotates)
+    step = fields.integer("interleave_moe_layer_step", default=1)
+    chosen = fields.get("moe_layers")
+    if chosen is None:
+        chosen = list(range(step - 1, count, step))
+    if not isinstance(chosen, list):
+        raise fields.error("moe_layers", chosen, "a list")
+    has_norms = fields.flag("use_qk_norm", default=True)
+    return replace(family, query_norm="rotated" if has_norms else ""), fields.changed(
+        no_rope_layers=list(rotates),
+        sliding_window=size,
+        layer_types=["sliding_attention" if kind == "chunked_attention" else kind for kind in kinds],
+        mlp_only_layers=[i for i in range(count) if i not in chosen],
+        temperature_tuning=bool(fields.get("attn_temperature_tuning")),
+    )
 
 
 def _glm_moe(family: Family, fields: Fields) -> tuple[Family, Fields]:
@@ -270,6 +305,37 @@ LLAMA_FAMILIES: dict[str, Family] = {
             "rope_theta": 150000.0,
         },
     ),
+    "llama4_text": replace(
+        LLAMA,
+        names=replace(
+            LLAMA.names, gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj"
+        ),
+        rotates_pairs=True,
+        rotates_first=True,
+        rotary_layers="listed",
+        window_period=1,
+        has_chunks=True,
+        experts=Experts(
+            router="feed_forward.router",
+            gate_up="feed_forward.experts.gate_up_proj",
+            downs="feed_forward.experts.down_proj",
+            choice="top, sigmoid",
+            shared=tuple(f"feed_forward.shared_expert.{part}_proj" for part in ("gate", "up", "down")),
+            is_transposed=True,
+        ),
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 5e5,
+            "head_dim": 128,
+            "num_local_experts": 16,
+            "num_experts_per_tok": 1,
+            "attention_chunk_size": 8192,
+            "attn_temperature_tuning": True,
+            "floor_scale": 8192,
+            "attn_scale": 0.1,
+        },
+        variant=_llama4,
+    ),
     "stablelm": replace(
         LLAMA,
         names=replace(LLAMA.names, q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm"),
@@ -354,7 +420,7 @@ LLAMA_FAMILIES: dict[str, Family] = {
         rotary_layers="listed",
         window_period=1,
         defaults={"tie_word_embeddings": True, "rope_theta": 2e6},
-        variant=_qwen,
+        variant=_smollm3,
     ),
     "exaone4": replace(
         LLAMA,

@@ -2,8 +2,9 @@
 
 A decoder has inputs ``input_ids`` and ``position_ids`` [batch, sequence], ``attention_mask`` [batch, past + sequence],
 and for each layer ``past_key_values.N.key`` and ``.value`` [batch, key heads, past, head size]; outputs are ``logits``,
-``present.N.key`` and ``present.N.value``. Decoders with ALiBi have no ``position_ids``. Other exporters of decoders use
-the same names.
+``present.N.key`` and ``present.N.value``. Latent attention has latent rows [batch, 1, past, rank] in place of keys,
+and the rotated parts of keys in place of values. Decoders with ALiBi have no ``position_ids``. Other exporters of
+decoders use the same names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.convert.weights.architecture import Architecture
+from sardonyx.convert.weights.architecture import Architecture, Disentangled
 from sardonyx.convert.weights.checkpoint import Checkpoint
 from sardonyx.convert.weights.early_families import alibi_slopes
 from sardonyx.convert.weights.layers import LayersBuilder
@@ -42,21 +43,24 @@ class Decoder(LayersBuilder):
         ids = self.input("input_ids", INT64, "batch", "sequence")
         mask = self.input("attention_mask", INT64, "batch", "past + sequence")
         positions = self.input("position_ids", INT64, "batch", "sequence") if has_positions(a) else None
-        sizes = ("batch", a.key_heads, "past", a.head_size)
+        sizes = ("batch", a.key_heads, "past")
+        key_width, value_width = a.cache_widths
         caches = [
             (
-                self.input(f"past_key_values.{i}.key", FLOAT, *sizes),
-                self.input(f"past_key_values.{i}.value", FLOAT, *sizes),
+                self.input(f"past_key_values.{i}.key", FLOAT, *sizes, key_width),
+                self.input(f"past_key_values.{i}.value", FLOAT, *sizes, value_width),
             )
             for i in range(len(a.layers))
         ]
         x = self._embedded(ids, positions)
         masks = {window: self._mask(ids, mask, window) for window in sorted(set(a.windows))}
         rotations = self.rotations(positions) if positions is not None else [None] * len(a.layers)
+        if a.temperature is not None:
+            self.temperature = self._temperature(ids, mask, *a.temperature)
         for i, cache in enumerate(caches):
             x, (key, value) = self.layer(i, x, cache, rotations[i], masks[a.windows[i]])
-            for part, present in (("key", key), ("value", value)):
-                self.output(f"present.{i}.{part}", present, "batch", a.key_heads, "past + sequence", a.head_size)
+            for part, present, width in (("key", key, key_width), ("value", value, value_width)):
+                self.output(f"present.{i}.{part}", present, "batch", a.key_heads, "past + sequence", width)
         x = self.norm(x, names.final_norm, a.hidden)
         width = self._embedding_width()
         if names.project_out:
@@ -103,12 +107,32 @@ class Decoder(LayersBuilder):
         queries = self.node("Range", self.node("Sub", total, length), total, self.integer(1))
         queries = self.node("Unsqueeze", queries, self.ints(1))
         visible = self.node("LessOrEqual", keys, queries)
-        if window:
+        if window and self.family.has_chunks:
+            visible = self.node("And", visible, self._is_of_chunk(mask, keys, queries, window))
+        elif window:
             oldest = self.node("Sub", queries, self.integer(window))
             visible = self.node("And", visible, self.node("Greater", keys, oldest))
         known = self.node("Cast", self.node("Unsqueeze", mask, self.ints(1, 2)), to=BOOL)
         score = self._alibi(mask, keys, total)
         return self.node("Where", self.node("And", visible, known), score, self.number(HIDDEN_SCORE))
+
+    def _is_of_chunk(self, mask: ir.Value, keys: ir.Value, queries: ir.Value, size: int) -> ir.Value:
+        """Return True for keys of the query's chunk, [batch, 1, queries, keys]; chunks begin after padding."""
+        is_before = self.node("Equal", self.node("CumSum", mask, self.integer(1)), self.integer(0))
+        start = self.node("ReduceSum", self.node("Cast", is_before, to=INT64), self.ints(1), keepdims=1)
+        start = self.node("Unsqueeze", start, self.ints(1, 2))
+        chunks = [self.node("Div", self.node("Sub", one, start), self.integer(size)) for one in (keys, queries)]
+        return self.node("Equal", *chunks)
+
+    def _temperature(self, ids: ir.Value, mask: ir.Value, slope: float, step: float) -> ir.Value:
+        """Return factors of queries that grow by the logarithm of the position, [queries, 1] (Llama 4)."""
+        total = self.size_of(mask, 1)
+        numbers = self.node("Range", self.node("Sub", total, self.size_of(ids, 1)), total, self.integer(1))
+        numbers = self.node("Cast", self.node("Add", numbers, self.integer(1)), to=FLOAT)
+        steps = self.node("Floor", self.node("Div", numbers, self.number(step)))
+        growth = self.node("Log", self.node("Add", steps, self.number(1.0)))
+        factors = self.node("Add", self.node("Mul", growth, self.number(slope)), self.number(1.0))
+        return self.node("Unsqueeze", factors, self.ints(1))
 
     def _alibi(self, mask: ir.Value, keys: ir.Value, total: ir.Value) -> ir.Value:
         """Return the score of each position by its distance, [batch or 1, heads, 1, total]; 0 without ALiBi."""
@@ -146,6 +170,10 @@ class Encoder(LayersBuilder):
         mask = self.input("attention_mask", INT64, "batch", "sequence")
         positions = self.node("Range", self.integer(0), self.size_of(ids, 1), self.integer(1))
         x = self._embedded(ids, positions)
+        if self.family.masks_embeddings:
+            x = self.node("Mul", x, self.node("Cast", self.node("Unsqueeze", mask, self.ints(2)), to=FLOAT))
+        if a.disentangled is not None:
+            self._set_positions(a.disentangled, positions)
         scores = {window: self._mask(mask, positions, window) for window in sorted(set(a.windows))}
         rotations = self.rotations(self.node("Unsqueeze", positions, self.ints(0)))
         windows = a.windows * (len(a.layers) // len(a.windows))
@@ -188,12 +216,25 @@ class Encoder(LayersBuilder):
     def _mask(self, mask: ir.Value, positions: ir.Value, window: int) -> ir.Value:
         """Return scores to add, that [batch, heads, sequence, sequence] broadcast to."""
         known = self.node("Cast", self.node("Unsqueeze", mask, self.ints(1, 2)), to=BOOL)
+        if self.family.masks_embeddings:
+            known = self.node("And", known, self.node("Transpose", known, perm=[0, 1, 3, 2]))
         distances = self.node("Sub", positions, self.node("Unsqueeze", positions, self.ints(1)))
         if window:
             near = self.node("LessOrEqual", self.node("Abs", distances), self.integer(window))
             known = self.node("And", known, near)
         scores = self.node("Where", known, self.number(0.0), self.number(HIDDEN_SCORE))
         return self.node("Add", scores, self._bias(distances)) if self.family.positions == "relative" else scores
+
+    def _set_positions(self, kind: Disentangled, positions: ir.Value) -> None:
+        """Set the table of relative positions, and the row of each query and key."""
+        rows = self.weight("encoder.rel_embeddings.weight", kind.rows, self.a.hidden)
+        self.position_rows = self.norm(rows, "encoder.LayerNorm" if kind.normalizes else "", self.a.hidden)
+        half, most = kind.rows // 2, kind.most
+        rows_of_distances = [_log_bucket(d, kind.buckets, most) if kind.buckets else d for d in range(-most, most + 1)]
+        table = self.constant(np.clip(np.array(rows_of_distances) + half, 0, kind.rows - 1), np.int64)
+        distances = self.node("Sub", self.node("Unsqueeze", positions, self.ints(1)), positions)
+        near = self.node("Clip", distances, self.integer(-most), self.integer(most))
+        self.position_index = self.node("Gather", table, self.node("Add", near, self.integer(most)))
 
     def _bias(self, distances: ir.Value) -> ir.Value:
         """Return the learned bias of each distance, [heads, sequence, sequence]."""
@@ -215,3 +256,13 @@ def _bucket(distance: int, buckets: int, most: int) -> int:
         return first + size
     share = np.float32(np.log(np.float32(size) / np.float32(exact))) / np.float32(math.log(most / exact))
     return first + min(exact + int(np.float32(share) * np.float32(half - exact)), half - 1)
+
+
+def _log_bucket(distance: int, buckets: int, most: int) -> int:
+    """Return the bucket of a distance: exact for near ones, then by the logarithm (DeBERTa)."""
+    middle, size = buckets // 2, abs(distance)
+    if size <= middle or size < 2:
+        return distance
+    share = np.log(np.float32(size / middle)) / np.log(np.float32((most - 1) / middle))
+    far = int(np.ceil(np.float32(share) * np.float32(middle - 1))) + middle
+    return far if distance > 0 else -far

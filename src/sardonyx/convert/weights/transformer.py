@@ -12,7 +12,6 @@ from sardonyx.convert.graph_builder import GraphBuilder, Names
 from sardonyx.convert.weights.architecture import Architecture
 from sardonyx.convert.weights.blocks import Blocks
 from sardonyx.convert.weights.checkpoint import Checkpoint
-from sardonyx.convert.weights.family import Norm
 from sardonyx.convert.weights.rotary import Rotary
 from sardonyx.errors import ModelFileError, UnsupportedError
 
@@ -158,9 +157,9 @@ class TransformerBuilder(GraphBuilder):
 
     # Norms and activations
 
-    def norm(self, x: ir.Value, name: str, size: int, kind: Norm | None = None) -> ir.Value:
+    def norm(self, x: ir.Value, name: str, size: int, epsilon: float | None = None) -> ir.Value:
         """Return the norm over the last axis; x without a name."""
-        kind = kind or self.family.norm
+        kind = self.family.norm
         if not name:
             return x
         if kind == "layer without weights":
@@ -171,15 +170,15 @@ class TransformerBuilder(GraphBuilder):
         if kind.startswith("layer"):
             b = self.bias(name, size)
             return self.node("LayerNormalization", x, w, b, axis=-1, epsilon=self.a.epsilon)
-        return self.node("Mul", self.normalized(x, size, is_centred=False), w)
+        return self.node("Mul", self.normalized(x, size, is_centred=False, epsilon=epsilon), w)
 
-    def normalized(self, x: ir.Value, size: int, *, is_centred: bool) -> ir.Value:
+    def normalized(self, x: ir.Value, size: int, *, is_centred: bool, epsilon: float | None = None) -> ir.Value:
         """Return x over its root mean square; `is_centred` for x less its mean."""
         if is_centred:
             ones = self.constant(np.ones(size), np.float32)
             return self.node("LayerNormalization", x, ones, axis=-1, epsilon=self.a.epsilon)
         square = self.node("ReduceMean", self.node("Mul", x, x), self.ints(-1), keepdims=1)
-        root = self.node("Sqrt", self.node("Add", square, self.number(self.a.epsilon)))
+        root = self.node("Sqrt", self.node("Add", square, self.number(epsilon or self.a.epsilon)))
         return self.node("Div", x, root)
 
     def activated(self, x: ir.Value) -> ir.Value:
@@ -262,7 +261,7 @@ class TransformerBuilder(GraphBuilder):
         cosine, sine = rotation
         left = self.node("Sub", self.node("Mul", first, cosine), self.node("Mul", second, sine))
         right = self.node("Add", self.node("Mul", second, cosine), self.node("Mul", first, sine))
-        if self.family.rotates_pairs:
+        if self.family.rotates_pairs and not self.family.parts_pairs:
             both = [self.node("Unsqueeze", part, self.ints(-1)) for part in (left, right)]
             joined = self.node("Concat", *both, axis=-1)
             result = self.node("Reshape", joined, self.ints(0, 0, 0, width))
