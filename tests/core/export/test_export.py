@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -306,3 +307,15 @@ def test_constants_are_written_once() -> None:
 
     function = trace("f", f, [TensorType(t.DOUBLE, (N, 2))])
     assert len(to_model(function).graph.initializers) == 1
+
+
+def test_a_choice_of_booleans_runs_in_onnx_runtime() -> None:
+    """It has no Where for booleans."""
+    types = [TensorType(t.BOOL, (N, 3)), TensorType(t.BOOL, (1, 3)), TensorType(t.BOOL, (N, 3))]
+    function = trace("g", lambda c, x, y: [L.where(c, x, y)], types)
+    random = np.random.default_rng(0)
+    arrays = [random.integers(0, 2, (rows, 3)).astype(bool) for rows in (8, 1, 8)]
+    assert_exported(function, arrays)
+    session = onnxruntime.InferenceSession(exported(function).SerializeToString())
+    feeds = {x.name: array for x, array in zip(session.get_inputs(), arrays, strict=True)}
+    np.testing.assert_array_equal(session.run(None, feeds)[0], np.where(*arrays))

@@ -158,6 +158,8 @@ def _shift(w: GraphWriter, value: Value, x: ir.Value, by: ir.Value) -> Any:
 def _select(w: GraphWriter, value: Value, condition: ir.Value, x: ir.Value, y: ir.Value) -> Any:
     if t.kind(_dtype(value)) == "complex":
         condition = w.node("Unsqueeze", condition, w.ints(-1))
+    if _dtype(value) == t.BOOL:  # ONNX Runtime has no Where for booleans.
+        return w.node("Or", w.node("And", condition, x), w.node("And", w.node("Not", condition), y))
     return w.node("Where", condition, x, y)
 
 
