@@ -366,3 +366,12 @@ def test_answers_to_sizes_that_the_model_refuses_do_not_count() -> None:
     assert verdict.status == "proved" and verdict.samples >= 1
     assert all(sizes["n"] % 2 == 0 for sizes in verdict.sizes)
     assert any("not counted" in note and "Concat" in note for note in verdict.notes)
+
+
+def test_squares_are_tried_where_a_layer_reads_all_positions() -> None:
+    nodes = [node("Flatten", ["x"], ["f"]), node("Gemm", ["f", "w"], ["y"])]
+    weights = {"w": np.ones((64 * 64, 3), np.float32)}
+    flat = model(nodes, [info("x", ["n", 1, "h", "w_"])], [info("y", ["n", 3])], weights)
+    verdict = judged(flat, flat, exact=True)
+    assert verdict.status == "proved"
+    assert {(sizes["h"], sizes["w_"]) for sizes in verdict.sizes} >= {(64, 64)}
