@@ -105,7 +105,7 @@ WRONG_OPTIONS = {
     "optimize --input-shape foo:1": "--input-shape: unknown input 'foo'. Inputs are: image.",
     "optimize --input-shape image:1": "--input-shape: expected 4 sizes of 'image', got 1",
     "set-shape --dynamic foo": "--dynamic: unknown input 'foo'. Inputs are: image.",
-    "train --data eval.npz --metric foo": "--metric: expected one of",
+    "train --data eval.npz --eval eval.npz --metric foo": "--metric: expected one of",
     "train --data eval.npz --resume": "--resume: expected the folder of a checkpoint. Give `--checkpoint`.",
     "finetune --data eval.npz --targets foo": "--targets: no parameter matches",
 }

@@ -47,12 +47,14 @@ def attribute_value(attribute: ir.Attr) -> Any:
 
 
 def tensor_constant(tensor: ir.TensorProtocol) -> Value:
-    """Return a tensor of the model as a known value.
+    """Return a tensor of the model as a known value, which is a view: nobody writes to the tensors of a model.
 
     Raises:
         InvalidModelError: A string element is not UTF-8.
     """
-    return array_constant(tensor.numpy(), tensor.dtype, tensor.name or "")
+    array = tensor.numpy().view()
+    array.flags.writeable = False
+    return array_constant(array, tensor.dtype, tensor.name or "")
 
 
 def array_constant(array: np.ndarray, dtype: DType, where: str) -> Value:

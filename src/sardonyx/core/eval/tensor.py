@@ -252,7 +252,8 @@ def _constant(value: Any, type: Type) -> Value:
     make = Tensor if isinstance(type, TensorType) else Value
     if current_run() is None and isinstance(value, np.ndarray) and value.size <= FOLDED_ELEMENTS:
         # A copy: callers may write to their array later, and equal constants of other models are this value.
-        return intern_value(make, "constant", (), {"value": value.copy()}, type, CLOSED, (type, _Content(value)))
+        own = value.copy() if value.flags.writeable else value
+        return intern_value(make, "constant", (), {"value": own}, type, CLOSED, (type, _Content(own)))
     return make("constant", (), {"value": value}, type)
 
 

@@ -49,6 +49,11 @@ class ModelFiles:
         return max((entry[3] for entry in self.signature), default=0) * 1e-9
 
 
+def _is_special(path: Path) -> bool:
+    """Return True for a pipe, which would wait for a writer, a socket or a device; False for a link to nothing."""
+    return path.is_fifo() or path.is_socket() or path.is_char_device() or path.is_block_device()
+
+
 def model_names(root: Path) -> list[str]:
     """Return the names of the models in a repository; names that the protocol cannot express are left out.
 
@@ -60,13 +65,13 @@ def model_names(root: Path) -> list[str]:
     names = set()
     for name, path in _listed(root).items():
         try:
-            is_folder, is_file = path.is_dir(), path.is_file()
+            is_folder, is_special = path.is_dir(), _is_special(path)
             if is_folder and MODEL_NAME.fullmatch(name) and _has_model(path):
                 names.add(name)
         except (OSError, RuntimeError):
             names.add(name)
             continue
-        if is_file and name.endswith(_SUFFIXES) and MODEL_NAME.fullmatch(Path(name).stem):
+        if not is_folder and not is_special and name.endswith(_SUFFIXES) and MODEL_NAME.fullmatch(Path(name).stem):
             names.add(Path(name).stem)
     return sorted(names)
 
@@ -99,8 +104,7 @@ def _model_files(root: Path, name: str) -> ModelFiles:
     folder = listed.get(name)
     if folder is None or not folder.is_dir():
         file = next((listed[name + end] for end in _SUFFIXES if name + end in listed), None)
-        # A named pipe would wait for a writer.
-        if file is None or not file.is_file() or not MODEL_NAME.fullmatch(name):
+        if file is None or _is_special(file) or not MODEL_NAME.fullmatch(name):
             raise _unknown(name)
         _require_inside(file, root, name)
         return ModelFiles(name, {1: file}, folder=root, signature=_signature([file]))
