@@ -64,6 +64,37 @@ def test_a_node_for_one_branch_is_still_an_output_by_name(mode: Any) -> None:
     np.testing.assert_array_equal(z, 2 * x)
 
 
+@pytest.mark.parametrize("mode", ["off", "wait"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_node_for_branches_of_several_choices_fails_only_with_one(mode: Any, known: bool) -> None:
+    first = "c = Constant<value = bool {0}>()" if known else "c = Identity(d)"
+    text = f"""g (float[2] x, int64[1] s, bool d) => (y, z) {{
+        {first}  half = Abs(x)  wrong = Reshape(half, s)  twice = Add(wrong, wrong)
+        y = If<then_branch = a () => (float p) {{ p = ReduceSum<keepdims = 0>(wrong) }},
+               else_branch = b () => (float q) {{ q = ReduceSum<keepdims = 0>(x) }}>(c)
+        z = If<then_branch = e () => (float r) {{ r = ReduceMax<keepdims = 0>(twice) }},
+               else_branch = f () => (float t) {{ t = ReduceMax<keepdims = 0>(x) }}>(d) }}"""
+    x, fits, wrong = np.ones(2, np.float32), np.array([2]), np.array([3])
+    session = Session(model(text), compile=mode)
+    assert session.run(None, {"x": x, "s": wrong, "d": np.array(False)}) == [2, 1]
+    assert session.run(None, {"x": x, "s": fits, "d": np.array(True)}) == [2, 2]
+    with pytest.raises(ShapeError, match="wrong"):
+        session.run(None, {"x": x, "s": wrong, "d": np.array(True)})
+
+
+@pytest.mark.parametrize("other", ["x", "y"])
+def test_a_long_chain_of_choices_does_not_nest(other: str) -> None:
+    """Each choice is read by branches of the next one alone."""
+    links = [
+        f"y{k + 1} = If<then_branch = a{k} () => (float[2] p{k}) {{ p{k} = Neg(y{k}) }},"
+        f" else_branch = b{k} () => (float[2] q{k}) {{ q{k} = Identity({'x' if other == 'x' else f'y{k}'}) }}>(c)"
+        for k in range(300)
+    ]
+    text = f"g (float[2] x, bool c) => (float[2] y300) {{ y0 = Abs(x) {' '.join(links)} }}"
+    session = Session(model(text), compile="off")
+    np.testing.assert_array_equal(session.run(None, {"x": np.ones(2, np.float32), "c": np.array(True)})[0], [1, 1])
+
+
 LOOP = """g (int64{one} n, bool{one} c, float[2] x) => (y, s) {{
     y, s = Loop<body = b (int64{one} i, bool{one} go, float[2] a) => (bool{one} more, float[2] d, float[2] e) {{
         limit = Constant<value_float = 10.0>()

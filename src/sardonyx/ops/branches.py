@@ -1,7 +1,8 @@
-"""Nodes that a single branch of one ``If`` reads: they belong to this branch.
+"""Nodes that branches of ``If`` alone read: they belong to these branches.
 
-A node that no call needs neither runs nor fails, whether the condition is known before the call or in the call.
-Interpreter and compiler agree on it, because both call nodes in the same way.
+A node that no call needs neither runs nor fails, whether the condition is known before the call or in the call. A node
+of a single branch is called in the branch, in a run and while tracing. A node of several branches is called in a run
+when the first of them asks; compiled code computes it ahead, and leaves a call in which it fails to the interpreter.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import onnx_ir as ir
 Branch = tuple[ir.Node, str]
 """An ``If`` and the name of one of its bodies."""
 
+_MOST_NESTED = 16
+"""Most conditionals of a chain, each of which only branches of the next one read, that wait for the branch."""
+
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
 def branches_of_nodes(
     nodes: Sequence[ir.Node], outputs: Iterable[ir.Value], conditionals: Collection[ir.Node]
-) -> dict[ir.Node, Branch]:
-    """Return the branch of each node that only one branch reads, directly or through other such nodes.
+) -> dict[ir.Node, frozenset[Branch]]:
+    """Return the branches of each node that branches alone read, directly or through other such nodes.
 
     Args:
         nodes: The nodes of one graph, in sorted order.
@@ -29,18 +33,22 @@ def branches_of_nodes(
     if not conditionals:
         return {}
     readers: dict[ir.Value, set[Branch | None]] = {output: {None} for output in outputs}
-    branches: dict[ir.Node, Branch] = {}
+    branches: dict[ir.Node, frozenset[Branch]] = {}
+    nested: dict[ir.Value, int] = {}
     for node in reversed(nodes):
-        reading_branches = set().union(*(readers.get(output, ()) for output in node.outputs))
-        branch = next(iter(reading_branches)) if len(reading_branches) == 1 else None
-        if branch is not None:
-            branches[node] = branch
-        if branch is None and node in conditionals:
-            reads = _reads_of_if(node)
+        reading = set().union(*(readers.get(output, ()) for output in node.outputs))
+        depth = max((nested.get(output, 0) for output in node.outputs), default=0) + (node in conditionals)
+        if depth > _MOST_NESTED:
+            reading.add(None)  # Each one is called inside of the next: a call of all would exceed Python's stack.
+        if reading and None not in reading:
+            branches[node] = frozenset(branch for branch in reading if branch is not None)
+            reads = [(reader, value) for value in values_read_by(node) for reader in reading]
         else:
-            reads = ((branch, value) for value in values_read_by(node))
+            depth = int(node in conditionals)
+            reads = list(_reads_of_if(node)) if depth else [(None, value) for value in values_read_by(node)]
         for reader, value in reads:
             readers.setdefault(value, set()).add(reader)
+            nested[value] = max(nested.get(value, 0), depth)
     return branches
 
 

@@ -63,14 +63,16 @@ Caller = Callable[["PreparedGraph", Sequence[Value | None], "Frame"], tuple[Valu
 class Frame:
     """Values of one call of a graph, with the frame of the enclosing graph.
 
-    ``may_be_wide`` holds the values that are float32 instead of float16 (see ``wide_values``), ``wide`` those that are.
+    ``pending`` holds the steps that run when a branch asks for their results, by result, in order. ``may_be_wide``
+    holds the values that are float32 instead of float16 (see ``wide_values``), ``wide`` those that are.
     """
 
-    __slots__ = ("attributes", "may_be_wide", "parent", "values", "wide")
+    __slots__ = ("attributes", "may_be_wide", "parent", "pending", "values", "wide")
 
     def __init__(self, parent: Frame | None, attributes: Mapping[str, Any] | None = None) -> None:
         self.parent = parent
         self.values: dict[ir.Value, Value | None] = {}
+        self.pending: Mapping[ir.Value, Step] = {}
         self.may_be_wide: frozenset[ir.Value] = frozenset()
         self.wide: set[ir.Value] = set()
         self.attributes: Mapping[str, Any] | None = parent.attributes if attributes is None and parent else attributes
@@ -84,6 +86,9 @@ class Frame:
         frame: Frame | None = self
         while frame is not None:
             if value in frame.values:
+                return frame.values[value]
+            if value in frame.pending:
+                _call_pending(value, frame)
                 return frame.values[value]
             frame = frame.parent
         raise InvalidModelError(f"no node computes the value {value.name!r}, which is read here.")
@@ -170,7 +175,7 @@ class PreparedGraph:
         self.steps = steps
         self.defaults = defaults
         self._constants: dict[ir.Value, Value] | None = None
-        self._order: _CallOrder | None = None
+        self._orders: dict[bool, _CallOrder] = {}
 
     @property
     def constants(self) -> dict[ir.Value, Value]:
@@ -192,7 +197,7 @@ class PreparedGraph:
     def restricted_to(self, outputs: Sequence[ir.Value]) -> PreparedGraph:
         """Return the graph with other outputs, reduced to the nodes that these outputs depend on."""
         narrowed = copy.copy(self)
-        narrowed._constants, narrowed._order = self.constants, None
+        narrowed._constants, narrowed._orders = self.constants, {}
         narrowed.outputs = list(outputs)
         narrowed.steps = _needed_steps(self.steps, narrowed.outputs)
         return narrowed
@@ -257,12 +262,13 @@ class PreparedGraph:
         frame = Frame(parent, attributes)
         frame.values.update(self.constants)
         frame.values.update(zip(self.inputs, arguments, strict=True))
-        if self._order is None:
-            self._order = _call_order(self)
-        frame.may_be_wide = self._order.wide
         run = current_run()
+        order = self._orders.get(run is None)
+        if order is None:
+            order = self._orders[run is None] = _call_order(self, traces=run is None)
+        frame.may_be_wide, frame.pending = order.wide, order.pending
         recorder = None if run is None else run.recorder
-        for step, last_read in zip(self._order.steps, self._order.last_reads, strict=True):
+        for step, last_read in zip(order.steps, order.last_reads, strict=True):
             with record_span(recorder, step.node):
                 call_step(step, frame)
             for value in last_read:
@@ -274,14 +280,37 @@ class _CallOrder(NamedTuple):
     """The steps of a call of a graph.
 
     Attributes:
-        steps: The steps, without those that only one branch of an ``If`` reads: the branch has these.
+        steps: The steps, without those of branches.
+        pending: The steps of several branches, by result, in order; none while tracing.
         last_reads: For each step the values of the graph that no later step reads.
         wide: See ``wide_values``.
     """
 
     steps: list[Step]
+    pending: dict[ir.Value, Step]
     last_reads: list[tuple[ir.Value, ...]]
     wide: frozenset[ir.Value]
+
+
+def _call_pending(value: ir.Value, frame: Frame) -> None:
+    """Compute a pending value, after the pending values that it depends on."""
+    needed = {frame.pending[value]}
+    waiting = [*needed]
+    while waiting:
+        node = waiting.pop().node
+        # The branches of an If ask for their own values.
+        for read in node.inputs if node.op_type == "If" else values_read_by(node):
+            if (
+                read is not None
+                and read not in frame.values
+                and (step := frame.pending.get(read)) not in (None, *needed)
+            ):
+                assert step is not None
+                needed.add(step)
+                waiting.append(step)
+    for step in dict.fromkeys(frame.pending.values()):
+        if step in needed:
+            call_step(step, frame)
 
 
 def call_step(step: Step, frame: Frame) -> None:
@@ -553,18 +582,29 @@ def _drop_unread_steps(graph: PreparedGraph, done: set[PreparedGraph]) -> None:
                 _drop_unread_steps(nested, done)
 
 
-def _call_order(graph: PreparedGraph) -> _CallOrder:
+def _call_order(graph: PreparedGraph, *, traces: bool) -> _CallOrder:
     nodes = [step.node for step in graph.steps]
     conditionals = {step.node for step in graph.steps if _is_if(step)}
     branches = branches_of_nodes(nodes, graph.outputs, conditionals)
     moved: dict[Branch, list[Step]] = {}
     unmoved: list[Step] = []
+    shared: list[Step] = []
     for step in graph.steps:
-        branch = branches.get(step.node)
-        (unmoved if branch is None else moved.setdefault(branch, [])).append(step)
+        reading = branches.get(step.node, frozenset())
+        if len(reading) == 1:
+            moved.setdefault(next(iter(reading)), []).append(step)
+        elif reading and not traces:
+            shared.append(step)
+        else:
+            unmoved.append(step)
     steps = [_with_moved(step, moved) for step in unmoved]
+    shared = [_with_moved(step, moved) for step in shared]
     reads = [[value for part in (step, *step.moved) for value in values_read_by(part.node)] for step in steps]
-    return _CallOrder(steps, _last_reads(graph, steps, reads), wide_values(nodes, graph.outputs))
+    if shared and reads:
+        # What pending steps read stays in memory to the end.
+        reads[-1] += [v for step in shared for part in (step, *step.moved) for v in values_read_by(part.node)]
+    pending = {output: step for step in shared for output in step.node.outputs if output.name}
+    return _CallOrder(steps, pending, _last_reads(graph, steps, reads), wide_values(nodes, graph.outputs))
 
 
 def _is_if(step: Step) -> bool:
@@ -583,7 +623,7 @@ def _with_moved(step: Step, moved: Mapping[Branch, list[Step]]) -> Step:
         assert isinstance(body, PreparedGraph)
         steps = moved[step.node, name]
         changed.bodies[name] = longer = copy.copy(body)
-        longer.steps, longer._order = [*steps, *body.steps], None
+        longer.steps, longer._orders = [*steps, *body.steps], {}
         changed.moved = [*changed.moved, *steps]
     return changed
 
