@@ -26,6 +26,7 @@ def test_a_failing_definition_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 FOUND = (
+    ("Attention-24", 290000032),
     ("Resize-11", 270000029),
     ("Bernoulli-22", 110000013),
     ("Cast-28", 11),

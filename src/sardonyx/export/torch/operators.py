@@ -522,14 +522,14 @@ def _attention(c: Call) -> str | None:
     ranks = {len(c.shape(i)) for i in range(3)}
     mask = c.value(3)
     unusual = c.get("softcap", 0.0) or c.get("qk_matmul_output_mode", 0) or len(c.inputs) > 4 or c.outputs != 1
-    if ranks != {4} or unusual or (mask is not None and (c.get("is_causal", 0) or len(c.shape(3)) < 2)):
+    if ranks != {4} or unusual or (mask is not None and (c.get("is_causal", 0) == 1 or len(c.shape(3)) < 2)):
         return None
     if mask is not None and c.shape(3)[-1] != c.shape(1)[2]:
         return None
     options: dict[str, str] = {}
     if mask is not None:
         options["attn_mask"] = c.text(3)
-    if c.get("is_causal", 0):
+    if c.get("is_causal", 0) == 1:
         options["is_causal"] = "True"
     if c.attributes.get("scale") is not None:
         options["scale"] = repr(float(c.attributes["scale"]))

@@ -97,7 +97,9 @@ def attention(
     elif past_key is not None or past_value is not None:
         raise InvalidModelError("Attention needs `past_key` and `past_value` together, and without `nonpad_kv_seqlen`.")
     bias = None if attn_mask is None else _bias(attn_mask, k.shape[2], q.dtype, padded=opset >= 24)
-    allowed = _allowed(q.shape[2], k.shape[2], past, nonpad_kv_seqlen, is_causal, left_window_size, right_window_size)
+    # Of other numbers engines and the standard's function body make no causal mask.
+    is_masked = is_causal == 1
+    allowed = _allowed(q.shape[2], k.shape[2], past, nonpad_kv_seqlen, is_masked, left_window_size, right_window_size)
     if allowed is not None:
         bias = L.where(allowed, L.constant(0, q.dtype) if bias is None else bias, -math.inf)
     raw = scaled_scores(q, repeat_heads(k, q.shape[1]), scale)

@@ -143,7 +143,7 @@ def _attend_masked(
     """Return masked, optionally causal attention with joined heads, and its scores."""
     (batch, _, queries, _), keys = q.shape, k.shape[2]
     padding = None if mask is None else mask_bias(mask, batch, before, queries, keys, low, q.dtype)
-    causal = causal_bias(before, queries, keys, q.dtype) if unidirectional else None
+    causal = causal_bias(before, queries, keys, q.dtype) if unidirectional == 1 else None
     y, scores = attend(q, k, v, [attention_bias, padding, causal], scale)
     return join_heads(y), scores
 
