@@ -148,11 +148,7 @@ def main() -> None:
         print(json.dumps(result), file=sys.stderr)
         if chosen.json:
             chosen.json.write_text(json.dumps({"surroundings": facts, "results": results}, indent=1))
-    report.show(tables(results))
-    if chosen.plot:
-        plot(chosen.plot, results)
-    if chosen.markdown:
-        report.rewrite_section(chosen.markdown, report.markdown(tables(results), facts), "blocks")
+    report.deliver(tables(results), facts, "blocks", lambda path: plot(path, results), chosen)
 
 
 if __name__ == "__main__":

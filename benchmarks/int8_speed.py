@@ -273,11 +273,7 @@ def main() -> None:
                 chosen.json.write_text(json.dumps({"surroundings": facts, "results": results}, indent=1))
     except suites.MaterialMissing as reason:
         sys.exit(str(reason))
-    report.show(tables(results))
-    if chosen.plot:
-        plot(chosen.plot, results)
-    if chosen.markdown:
-        report.rewrite_section(chosen.markdown, report.markdown(tables(results), facts), "int8")
+    report.deliver(tables(results), facts, "int8", lambda path: plot(path, results), chosen)
 
 
 if __name__ == "__main__":

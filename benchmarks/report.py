@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -77,6 +78,26 @@ def rewrite_section(page: Path, text: str, name: str = "optimizer") -> None:
     tail = rest.split(end, 1)[1]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(f"{head}{begin}\n{text.rstrip()}\n{end}{tail}")
+
+
+def deliver(
+    results: Sequence[tables.Table], facts: dict[str, str], section: str, draw: Callable[[Path], None],
+    chosen: argparse.Namespace,
+) -> None:  # fmt: skip
+    """Show tables; write the plot and the section of a page that the command line asks for.
+
+    Args:
+        results: The tables.
+        facts: Versions and machine, for the page.
+        section: Name of the section.
+        draw: Writes the plot to a file.
+        chosen: The options ``plot`` and ``markdown``, each a path or None.
+    """
+    show(results)
+    if chosen.plot:
+        draw(chosen.plot)
+    if chosen.markdown:
+        rewrite_section(chosen.markdown, markdown(results, facts), section)
 
 
 def write_json(

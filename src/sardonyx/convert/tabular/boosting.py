@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -273,15 +274,25 @@ def _lightgbm_tree(structure: dict[str, Any]) -> Tree:
             target = leaf(node)
         if parent >= 0:
             columns[side][parent] = target
+    return _tree(columns, np.array(columns["mode"], np.uint8), values, members)
+
+
+def _tree(
+    columns: Mapping[str, Sequence[Any]],
+    mode: np.ndarray,
+    values: Sequence[Any],
+    members: dict[int, list[float]] | None = None,
+) -> Tree:
+    """Return the tree whose nodes are lists of one entry a node."""
     return Tree(
         np.array(columns["feature"], np.int64),
         np.array(columns["threshold"], np.float64),
         np.array(columns["left"], np.int64),
         np.array(columns["right"], np.int64),
         np.array(columns["missing"], bool),
-        np.array(columns["mode"], np.uint8),
+        mode,
         np.array(values),
-        members,
+        members or {},
     )
 
 
@@ -466,15 +477,7 @@ def _catboost_tree(root: dict[str, Any], index: dict[int, int], nan_true: dict[i
             target = ~(len(values) - 1)
         if parent >= 0:
             columns[side][parent] = target
-    return Tree(
-        np.array(columns["feature"], np.int64),
-        np.array(columns["threshold"], np.float64),
-        np.array(columns["left"], np.int64),
-        np.array(columns["right"], np.int64),
-        np.array(columns["missing"], bool),
-        np.full(len(columns["feature"]), LESS_OR_EQUAL, np.uint8),
-        np.array(values),
-    )
+    return _tree(columns, np.full(len(columns["feature"]), LESS_OR_EQUAL, np.uint8), values)
 
 
 def _loss(estimator: Any) -> str:
