@@ -7,12 +7,19 @@ when the first of them asks; compiled code computes it ahead, and leaves a call 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
 Branch = tuple[ir.Node, str]
 """An ``If`` and the name of one of its bodies."""
+
+SEVERAL = "several"
+"""Stands for more than one branch."""
+
+Reader = Branch | str | None
+"""The branch that reads a value, ``SEVERAL``, or None if anything else reads it."""
 
 _MOST_NESTED = 16
 """Most conditionals of a chain, each of which only branches of the next one read, that wait for the branch."""
@@ -22,8 +29,8 @@ _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 def branches_of_nodes(
     nodes: Sequence[ir.Node], outputs: Iterable[ir.Value], conditionals: Collection[ir.Node]
-) -> dict[ir.Node, frozenset[Branch]]:
-    """Return the branches of each node that branches alone read, directly or through other such nodes.
+) -> dict[ir.Node, Branch | str]:
+    """Return the branch of each node that branches alone read, directly or through such nodes; ``SEVERAL`` for more.
 
     Args:
         nodes: The nodes of one graph, in sorted order.
@@ -32,27 +39,31 @@ def branches_of_nodes(
     """
     if not conditionals:
         return {}
-    readers: dict[ir.Value, set[Branch | None]] = {output: {None} for output in outputs}
-    branches: dict[ir.Node, frozenset[Branch]] = {}
+    readers: dict[ir.Value, Reader] = dict.fromkeys(outputs)
+    branches: dict[ir.Node, Branch | str] = {}
     nested: dict[ir.Value, int] = {}
     for node in reversed(nodes):
-        reading = set().union(*(readers.get(output, ()) for output in node.outputs))
+        its_readers = [readers[output] for output in node.outputs if output in readers]
+        reader = functools.reduce(_united, its_readers) if its_readers else None
         depth = max((nested.get(output, 0) for output in node.outputs), default=0) + (node in conditionals)
-        if depth > _MOST_NESTED:
-            reading.add(None)  # Each one is called inside of the next: a call of all would exceed Python's stack.
-        if reading and None not in reading:
-            branches[node] = frozenset(branch for branch in reading if branch is not None)
-            reads = [(reader, value) for value in values_read_by(node) for reader in reading]
+        # Each conditional is called inside of the next one: a call of all would exceed Python's stack.
+        if reader is not None and depth <= _MOST_NESTED:
+            branches[node] = reader
+            reads: Iterable[tuple[Reader, ir.Value]] = ((reader, value) for value in values_read_by(node))
         else:
             depth = int(node in conditionals)
-            reads = list(_reads_of_if(node)) if depth else [(None, value) for value in values_read_by(node)]
-        for reader, value in reads:
-            readers.setdefault(value, set()).add(reader)
+            reads = _reads_of_if(node) if depth else ((None, value) for value in values_read_by(node))
+        for other, value in reads:
+            readers[value] = _united(readers.get(value, other), other)
             nested[value] = max(nested.get(value, 0), depth)
     return branches
 
 
-def _reads_of_if(node: ir.Node) -> Iterator[tuple[Branch | None, ir.Value]]:
+def _united(one: Reader, other: Reader) -> Reader:
+    return one if one == other else None if None in (one, other) else SEVERAL
+
+
+def _reads_of_if(node: ir.Node) -> Iterator[tuple[Reader, ir.Value]]:
     """Yield the values that an ``If`` reads, each with the branch that reads it; None for the condition."""
     yield from ((None, value) for value in node.inputs if value is not None)
     for name, attribute in node.attributes.items():

@@ -297,15 +297,12 @@ def _call_pending(value: ir.Value, frame: Frame) -> None:
     needed = {frame.pending[value]}
     waiting = [*needed]
     while waiting:
-        node = waiting.pop().node
+        reader = waiting.pop()
         # The branches of an If ask for their own values.
-        for read in node.inputs if node.op_type == "If" else values_read_by(node):
-            if (
-                read is not None
-                and read not in frame.values
-                and (step := frame.pending.get(read)) not in (None, *needed)
-            ):
-                assert step is not None
+        reads = reader.node.inputs if _is_if(reader) else values_read_by(reader.node)
+        for read in reads:
+            step = None if read is None or read in frame.values else frame.pending.get(read)
+            if step is not None and step not in needed:
                 needed.add(step)
                 waiting.append(step)
     for step in dict.fromkeys(frame.pending.values()):
@@ -590,19 +587,18 @@ def _call_order(graph: PreparedGraph, *, traces: bool) -> _CallOrder:
     unmoved: list[Step] = []
     shared: list[Step] = []
     for step in graph.steps:
-        reading = branches.get(step.node, frozenset())
-        if len(reading) == 1:
-            moved.setdefault(next(iter(reading)), []).append(step)
-        elif reading and not traces:
+        branch = branches.get(step.node)
+        if isinstance(branch, tuple):
+            moved.setdefault(branch, []).append(step)
+        elif branch is not None and not traces:
             shared.append(step)
         else:
             unmoved.append(step)
     steps = [_with_moved(step, moved) for step in unmoved]
-    shared = [_with_moved(step, moved) for step in shared]
     reads = [[value for part in (step, *step.moved) for value in values_read_by(part.node)] for step in steps]
     if shared and reads:
         # What pending steps read stays in memory to the end.
-        reads[-1] += [v for step in shared for part in (step, *step.moved) for v in values_read_by(part.node)]
+        reads[-1] += [value for step in shared for value in values_read_by(step.node)]
     pending = {output: step for step in shared for output in step.node.outputs if output.name}
     return _CallOrder(steps, pending, _last_reads(graph, steps, reads), wide_values(nodes, graph.outputs))
 

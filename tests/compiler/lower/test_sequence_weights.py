@@ -52,3 +52,16 @@ def test_rows_of_a_transposed_sequence_are_one_matrix(batch: Size) -> None:
     assert [launch.title for launch in program.launches].count("map") == 1
     x = RNG.standard_normal((2, 7, 64)).astype(np.float32)
     assert_close(program.run([x]), computed(function, [x]))
+
+
+def test_a_sequence_that_is_repeated_is_read_where_it_is() -> None:
+    weights = constant(RNG.standard_normal((16, 8)).astype(np.float32))
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [L.matmul(L.broadcast_to(x, (4, x.shape[1], 16)), weights)]
+
+    function = trace("f", body, [TensorType(FLOAT, (1, W, 16))])
+    program = Program.compile(function)
+    assert "contract" in [launch.title for launch in program.launches]
+    x = RNG.standard_normal((1, 3, 16)).astype(np.float32)
+    assert_close(program.run([x]), computed(function, [x]))

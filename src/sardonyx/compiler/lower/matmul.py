@@ -222,7 +222,8 @@ class Contraction:
         m, m_step = _joined(a, rows)
         if isinstance(m, int) and m >= costs.FEWEST_ROWS_OF_WEIGHTS:
             return False
-        return all(equal(m_step % a.strides[axis], 0) for axis in batch_rows if a.shape[axis] != 1)
+        steps = [a.strides[axis] for axis in batch_rows if a.shape[axis] != 1]
+        return 0 not in steps and all(equal(m_step % step, 0) for step in steps)
 
     def _dot_width(self, sizes: tuple[Size, Size, Size], distances: Sequence[Size]) -> int:
         """Return the adjacent elements along K multiplied and added in one 32-bit lane; 1 if not aligned."""
