@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import compression
+from sardonyx.cli.option_groups import expand_options
 from sardonyx.cli.output import ModelPath, Output, console
 from sardonyx.compress.clustering import ClusteringReport, cluster
 
@@ -15,7 +16,7 @@ EXAMPLE = "sardonyx cluster digits_classifier.onnx --data train.npz --bits 4 -o 
 OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
 
 
-@compression.with_shared_options
+@expand_options
 def command(
     model: ModelPath,
     output: Output,

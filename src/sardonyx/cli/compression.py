@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 from rich.table import Table
@@ -68,25 +66,6 @@ class Shared:
     drop: Drop = None
     exclude: Exclude = None
     as_json: AsJson = False
-
-
-def with_shared_options(body: Callable[..., None]) -> Callable[..., None]:
-    """Return the command whose options are those of `body`, and those of :class:`Shared` as its parameter `shared`."""
-    hints = get_type_hints(body, include_extras=True)
-    own = [one for one in inspect.signature(body).parameters.values() if one.name != "shared"]
-    shared_hints = get_type_hints(Shared, include_extras=True)
-    added = [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default) for one in fields(Shared)]
-
-    @functools.wraps(body)
-    def command(**options: Any) -> None:
-        shared = Shared(**{one.name: options.pop(one.name) for one in added})
-        body(**options, shared=shared)
-
-    hints = {**{name: hint for name, hint in hints.items() if name != "shared"}, **shared_hints}
-    parameters = [one.replace(annotation=hints[one.name]) for one in (*own, *added)]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = hints
-    return command
 
 
 def compress_file(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import training
+from sardonyx.cli.option_groups import expand_options
 from sardonyx.cli.output import ModelPath, Output
 
 EXAMPLE = "sardonyx distill model.onnx --teacher better.onnx --data labeled.npz --epochs 3 -o small.onnx"
@@ -15,7 +16,7 @@ EXAMPLE = "sardonyx distill model.onnx --teacher better.onnx --data labeled.npz 
 OPTIONS_OF_PARAMETERS = training.OPTIONS_OF_PARAMETERS
 
 
-@training.expand_options
+@expand_options
 def command(
     model: ModelPath,
     output: Output,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import compression
+from sardonyx.cli.option_groups import expand_options
 from sardonyx.cli.output import ModelPath, Output, console
 from sardonyx.compress.factorization import FactorizationReport, factorize
 
@@ -15,7 +16,7 @@ EXAMPLE = "sardonyx factorize model.onnx --data real.npz --energy 0.95 -o small.
 OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
 
 
-@compression.with_shared_options
+@expand_options
 def command(
     model: ModelPath,
     output: Output,

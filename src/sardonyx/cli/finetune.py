@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import training
+from sardonyx.cli.option_groups import expand_options
 from sardonyx.cli.output import ModelPath, Output, names_in
 
 EXAMPLE = "sardonyx finetune model.onnx --lora 8 --data labeled.npz --epochs 3 -o tuned.onnx"
@@ -19,7 +20,7 @@ OPTIONS_OF_PARAMETERS = {
 }
 
 
-@training.expand_options
+@expand_options
 def command(
     model: ModelPath,
     output: Output,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import compression
+from sardonyx.cli.option_groups import expand_options
 from sardonyx.cli.output import ModelPath, Output, console
 from sardonyx.compress.pruning import PruningReport, prune
 from sardonyx.compress.pruning.prune import STEPS
@@ -16,7 +17,7 @@ EXAMPLE = "sardonyx prune digits_classifier.onnx --channels 0.3 --data train.npz
 OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
 
 
-@compression.with_shared_options
+@expand_options
 def command(
     model: ModelPath,
     output: Output,

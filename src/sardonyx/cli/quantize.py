@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from sardonyx.cli import compression
+from sardonyx.cli.option_groups import expand_options
 from sardonyx.cli.output import ModelPath, Output, console
 from sardonyx.compress.quantization import QuantizationReport, quantize
 from sardonyx.compress.quantization.methods.table import METHODS
@@ -17,7 +18,7 @@ EXAMPLE = "sardonyx quantize model.onnx --data real.npz -o small.onnx"
 OPTIONS_OF_PARAMETERS = compression.OPTIONS_OF_PARAMETERS
 
 
-@compression.with_shared_options
+@expand_options
 def command(
     model: ModelPath,
     output: Output,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import training
+from sardonyx.cli.option_groups import expand_options
 from sardonyx.cli.output import ModelPath, Output, names_in
 
 EXAMPLE = "sardonyx train model.onnx --data labeled.npz --loss cross-entropy --epochs 3 -o tuned.onnx"
@@ -14,7 +15,7 @@ EXAMPLE = "sardonyx train model.onnx --data labeled.npz --loss cross-entropy --e
 OPTIONS_OF_PARAMETERS = {**training.OPTIONS_OF_PARAMETERS, **training.OPTIONS_OF_LOSSES}
 
 
-@training.expand_options
+@expand_options
 def command(
     model: ModelPath,
     output: Output,

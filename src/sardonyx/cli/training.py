@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -158,37 +157,6 @@ OPTIONS_OF_PARAMETERS = {
 
 OPTIONS_OF_LOSSES = {"output": "--loss-output", "soft": "--soft-labels"}
 """As :data:`OPTIONS_OF_PARAMETERS`, of losses."""
-
-
-def expand_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with an option for each field of its parameters that are classes of options.
-
-    ``--help``, the reference page and the parser read the signature: each option is written once, as a field.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if hint in (LoopOptions, LossOptions)}
-    own = [p.replace(annotation=hints[n]) for n, p in inspect.signature(command).parameters.items() if n not in groups]
-    added = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=get_type_hints(group, include_extras=True)[field.name],
-        )
-        for group in groups.values()
-        for field in fields(group)
-    ]
-
-    def expanded(**values: Any) -> None:
-        for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        command(**values)
-
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + added
-    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    expanded.__doc__, expanded.__module__ = command.__doc__, command.__module__
-    return expanded
 
 
 def make_optimizer(options: LoopOptions) -> Optimizer:

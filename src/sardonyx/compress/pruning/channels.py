@@ -143,6 +143,7 @@ class ChannelGraph:
         cuts: The slices of constants.
         counts: The attributes that count channels.
         sizes: The sizes in constants that count channels.
+        counted: Channels that a bound counts from the end: 0 would count from the start.
         balanced: Groups that lose as many channels each.
         grouped: Channels that stay or go at once because a Reshape groups them.
         attended: Channels of products of queries, keys and values; grouped ones are the heads of an attention.
@@ -153,6 +154,7 @@ class ChannelGraph:
     cuts: list[Cut] = field(default_factory=list)
     counts: list[AttributeCount] = field(default_factory=list)
     sizes: list[SizeEntry] = field(default_factory=list)
+    counted: list[np.ndarray] = field(default_factory=list)
     balanced: list[BalancedGroups] = field(default_factory=list)
     grouped: set[int] = field(default_factory=set)
     attended: set[int] = field(default_factory=set)

@@ -183,6 +183,7 @@ def _sliced(graph: ChannelGraph, node: ir.Node, axis: Axis, position: int) -> bo
     for index, limit, bound in ((1, limits[0], start), (2, limits[1], end)):
         if limit < 0:
             graph.sizes.append(SizeEntry(node, index, position, axis.ids[bound:]))
+            graph.counted.append(axis.ids[bound:])
         elif bound > 0 and limit <= count:
             graph.sizes.append(SizeEntry(node, index, position, axis.ids[:bound]))
     graph.axes[node.outputs[0]] = Axis(axis.index, axis.ids[start:end])

@@ -54,6 +54,8 @@ def _unite_shared(graph: ChannelGraph) -> None:
         alike.setdefault((cut.axis, cut.groups, len(cut.ids)), []).append(cut)
     for shared in readers.values():
         pairs = [(cuts[0], other) for cuts in shared.values() for other in cuts[1:]]
+        if not pairs:
+            continue
         fixed = graph.fixed_roots()
         stays = [[[root in fixed for root in graph.roots(cut.ids).tolist()] for cut in pair] for pair in pairs]
         for first, other in pairs if all(one == two for one, two in stays) else ():
@@ -139,7 +141,7 @@ def _batched_product(graph: ChannelGraph, node: ir.Node) -> bool:
     )
     rank = facts.rank(node.outputs[0])
     if (first, second) == (1, 2) and axes[0] is not None and axes[1] is not None:
-        if len(axes[0].ids) != len(axes[1].ids):
+        if len(axes[0].ids) != len(axes[1].ids) or axes[0].is_repeated or axes[1].is_repeated:
             return False
         graph.unite(axes[0].ids, axes[1].ids, f"multiplied in {node.op_type} '{node_label(node)}'")
         return True
@@ -150,6 +152,8 @@ def _batched_product(graph: ChannelGraph, node: ir.Node) -> bool:
     ends = {end for end in (first, second) if end is not None}
     if not ends:
         return all(axis is None for axis in axes)
+    if any(axis is not None and axis.is_repeated for axis in axes):
+        return False
     end = ends.pop()
     known = [rank for rank in ranks if rank is not None]
     if ends or end < 3 or len(known) != 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,28 +56,42 @@ def choose_channels(
         free: The representing channels that may be removed.
         lanes: The number of channels that a vector register holds.
     """
-    left: dict[int, int] = {}
-    members: dict[int, dict[int, int]] = {}
-    for number, cut in enumerate(cut for cut in graph.cuts if cut.role == "producer"):
-        left[number] = len(cut.ids)
-        for root in graph.roots(cut.ids).tolist():
-            layer_counts = members.setdefault(root, {})
-            layer_counts[number] = layer_counts.get(number, 0) + 1
+    left, members = _counted(graph, [cut.ids for cut in graph.cuts if cut.role == "producer"])
+    # A layer that reads a part of the channels, and a part that is counted from the end, must not become empty.
+    parts_left, parts = _counted(graph, [*(cut.ids for cut in graph.cuts if cut.role != "producer"), *graph.counted])
     aim = round(share * len(free))
     removed: set[int] = set()
     for piece in _pieces(scores, free, members, left, lanes):
         if len(removed) + len(piece) / 2 > aim or len(removed) >= aim:
             continue
-        counts: dict[int, int] = {}
-        for root in piece:
-            for layer, count in members[root].items():
-                counts[layer] = counts.get(layer, 0) + count
-        if any(left[layer] <= count for layer, count in counts.items()):
+        both = [(left, _sums(members, piece)), (parts_left, _sums(parts, piece))]
+        if any(rest[layer] <= count for rest, counts in both for layer, count in counts.items()):
             continue
-        for layer, count in counts.items():
-            left[layer] -= count
+        for rest, counts in both:
+            for layer, count in counts.items():
+                rest[layer] -= count
         removed.update(piece)
     return removed
+
+
+def _counted(graph: ChannelGraph, layers: Sequence[np.ndarray]) -> tuple[dict[int, int], dict[int, dict[int, int]]]:
+    """Return the number of channels of each layer, and for each representing channel how often each layer has it."""
+    left = {number: len(ids) for number, ids in enumerate(layers)}
+    members: dict[int, dict[int, int]] = {}
+    for number, ids in enumerate(layers):
+        for root in graph.roots(ids).tolist():
+            layer_counts = members.setdefault(root, {})
+            layer_counts[number] = layer_counts.get(number, 0) + 1
+    return left, members
+
+
+def _sums(members: Mapping[int, Mapping[int, int]], piece: Collection[int]) -> dict[int, int]:
+    """Return how many channels of each layer a piece takes."""
+    counts: dict[int, int] = {}
+    for root in piece:
+        for layer, count in members.get(root, {}).items():
+            counts[layer] = counts.get(layer, 0) + count
+    return counts
 
 
 def _pieces(

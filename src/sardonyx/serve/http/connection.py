@@ -38,7 +38,16 @@ _PIPELINED = 16
 _LINGER_SECONDS = 2.0
 """Seconds that a refused client has to read the answer; what it sends meanwhile is not kept."""
 
-_SINGLE = frozenset(("authorization", "host", "content-type", "content-encoding", "inference-header-content-length"))
+_SINGLE = frozenset(
+    (
+        "authorization",
+        "host",
+        "content-type",
+        "content-encoding",
+        "inference-header-content-length",
+        "transfer-encoding",
+    )
+)
 """Fields that must not be repeated."""
 
 _FIELDS = {
@@ -558,6 +567,8 @@ class Connection(asyncio.Protocol):
             self._deadline = time.monotonic() + self._limits.idle_seconds
             transport.close()
             return
+        if transport.get_protocol() is not self:
+            self._set_protocol(transport, self)  # The rest of a large body is skipped, and its memory given back.
         # A connection with bytes that are not read would be reset, and the answer with it.
         transport.write_eof()
         transport.resume_reading()

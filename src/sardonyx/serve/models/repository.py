@@ -132,10 +132,10 @@ class Repository:
     def _strip_root(self, error: SardonyxError) -> None:
         """Name files by their path in the repository: clients read the reason."""
         folder = self.root.parent if self.is_file else self.root
-        texts = (error.problem, error.where, error.remedy)
-        for path in {f"{folder}{os.sep}", f"{folder.resolve()}{os.sep}"}:
-            texts = tuple(text.replace(path, "") for text in texts)  # type: ignore[assignment]
-        error.reword(texts[0], where=texts[1], remedy=texts[2])
+        problem, where = error.problem, error.where
+        for path in sorted({str(folder.absolute()), str(folder.resolve())}, key=len, reverse=True):
+            problem, where = (text.replace(f"{path}{os.sep}", "").replace(path, ".") for text in (problem, where))
+        error.reword(problem, where=where, remedy=error.remedy)
 
     def _load(self, files: ModelFiles) -> dict[int, ServedModel]:
         before, loaded = self._loaded.get(files.name, (None, {}))

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from sardonyx.base.option_checks import require_count
 from sardonyx.errors import MissingDependencyError, OptionError
 from sardonyx.train.schedules import Plateau
 
@@ -148,12 +149,13 @@ class EarlyStopping:
         restore: If True, the parameters of the best epoch are restored.
 
     Raises:
-        OptionError: The history has no such metric.
+        OptionError: The history has no such metric, or the patience is no positive number.
     """
 
     def __init__(
         self, metric: str = "validation_loss", *, patience: int = 2, higher: bool = False, restore: bool = True
     ) -> None:
+        require_count(patience, "patience")
         self.metric, self.patience, self.higher, self.restore = metric, patience, higher, restore
         self._best = _Best(metric, higher)
         self._state: dict[str, np.ndarray] | None = None

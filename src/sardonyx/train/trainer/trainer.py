@@ -201,6 +201,8 @@ class Trainer(Results):
     def _name_samples(self, error: ExecutionError, batch: Mapping[str, np.ndarray], batches: Batches) -> None:
         """Name the samples of the data that hold NaN or infinity in an error of a step."""
         names = batches.sample_names(self._position.epoch, self._position.batch)
+        if not names:
+            return
         wrong = {
             names[i]
             for array in batch.values()
