@@ -34,3 +34,15 @@ def test_labels_of_files_and_folders(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x=np.zeros((2, 3)))
     with pytest.raises(OptionError, match="no labels"):
         labels_of(tmp_path / "b.npz")
+
+
+def test_labels_have_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", labels=np.arange(3))
+    np.testing.assert_array_equal(labels_of(tmp_path / "data.npz"), np.arange(3))
+    with pytest.raises(OptionError, match="the data have no labels"):
+        labels_of(tmp_path / "data.npz", "grades")
+
+
+def test_a_number_of_a_row_is_no_label() -> None:
+    with pytest.raises(OptionError, match="expected labels below"):
+        train.balanced_weights(np.array([1, 1 << 40]))

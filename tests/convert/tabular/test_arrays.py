@@ -25,6 +25,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "moments": lambda x: np.stack([np.var(x, axis=1), np.std(x, 1), np.prod(x, 1), np.linalg.norm(x, axis=1)], 1),
     "sums so far": lambda x: np.hstack([np.cumsum(x, 1), np.diff(x, axis=1), np.flip(x, axis=1)]),
     "logic": lambda x: np.stack([np.any(x > 1, axis=1), np.all(x > -3, axis=1)], 1).astype(np.float64),
+    "logic of numbers": lambda x: np.stack([np.any(x * 0.01, 1), np.all(x * 0, 1), np.logical_or(x, x)[:, 0]], 1) * 1,
     "choices": lambda x: np.select([x > 1, x > 0], [x * 2, x * 3], default=-1.0),
     "bins": lambda x: np.digitize(x, [-1.0, 0.0, 1.0]) + np.digitize(x, [0.5], right=True),
     "sums of exponentials": lambda x: np.logaddexp(x, x[:, ::-1] if isinstance(x, np.ndarray) else np.flip(x, axis=1)),

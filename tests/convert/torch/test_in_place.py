@@ -155,6 +155,20 @@ def parts(x: Any) -> Any:
     return first + second
 
 
+def transpose_in_place(x: Any) -> Any:
+    y = x + 1
+    y.t_()
+    y.add_(y[:1])
+    return y @ x
+
+
+def often(x: Any) -> Any:
+    y = x + 1
+    for _ in range(1200):
+        y.mul_(0.999)
+    return y
+
+
 FUNCTIONAL = [slices, rows_and_steps, view_after_write, other_shapes, counted, chosen, inactive, view_before]
 """Programs whose writes have functional forms."""
 
@@ -181,6 +195,7 @@ def is_mutable(node: Any) -> bool:
         narrower,
         result_itself,
         other_operand,
+        transpose_in_place,
     ],
 )
 def test_writes_that_others_read_keep_their_meaning(function: Any) -> None:
@@ -193,3 +208,8 @@ def test_writes_that_others_read_keep_their_meaning(function: Any) -> None:
     pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
     assert all(torch.equal(first, second) for first, second in pairs)
     assert converted(function, drawn(2, 3)).report.verdict.status == "proved"
+
+
+def test_many_writes_are_functional() -> None:
+    program = functional(exported(often, drawn(2, 3)))
+    assert not any(is_mutable(node) for node in calls(program.graph_module))

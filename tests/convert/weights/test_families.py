@@ -96,6 +96,11 @@ def test_an_unknown_choice_of_experts_is_refused(tmp_path: Path, method: str) ->
         sardonyx.convert(str(tmp_path), verify=False)
 
 
+def test_one_bucket_of_positions_is_refused() -> None:
+    with pytest.raises(ModelFileError, match="position_buckets"):
+        from_config({**RECORDED["deberta-v2"]["config"], "position_buckets": 1}, "config.json")
+
+
 @pytest.mark.parametrize("case", ["smollm3 windows", "llama4_text", "gpt_oss", "cwm"])
 def test_kinds_of_layers_follow_from_other_fields(case: str) -> None:
     config = {name: value for name, value in RECORDED[case]["config"].items() if name != "layer_types"}

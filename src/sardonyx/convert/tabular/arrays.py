@@ -68,6 +68,9 @@ _BINARY = {
     np.bitwise_or: "Or",
 }
 
+_LOGIC = frozenset((np.logical_and, np.logical_or, np.logical_xor))
+"""Functions whose operands are truth values, whatever their types are."""
+
 _COMPARISONS = frozenset(("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Xor"))
 
 _COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
@@ -154,12 +157,18 @@ class Array(NDArrayOperatorsMixin):
             return _COMPOSED[ufunc](*inputs)
         if ufunc in _UNARY:
             name = _UNARY[ufunc]
+            if name == "Not" and self.dtype != bool and ufunc is not np.logical_not:
+                raise UnsupportedError(f"numpy.{ufunc.__name__} of {self.dtype} has no translation")
+            if name == "Not":
+                return self._derived(name, self.cast(bool), dtype=bool)
             operand = self if self.dtype.kind in "fb" or name in ("Abs", "Neg", "Sign") else self.cast(np.float64)
-            return self._derived(name, operand, dtype=bool if name in ("IsNaN", "IsInf", "Not") else operand.dtype)
+            return self._derived(name, operand, dtype=bool if name in ("IsNaN", "IsInf") else operand.dtype)
         if ufunc not in _BINARY:
             raise UnsupportedError(f"numpy.{ufunc.__name__} has no translation")
         name = _BINARY[ufunc]
-        dtype = common_type(inputs)
+        dtype = np.dtype(bool) if ufunc in _LOGIC else common_type(inputs)
+        if name in ("And", "Or") and dtype.kind != "b":
+            raise UnsupportedError(f"numpy.{ufunc.__name__} of {dtype} has no translation")
         if name == "Div" and dtype.kind in "iu":
             dtype = np.dtype(np.float64)
         operands = [lifted(self.builder, operand, dtype) for operand in inputs]
@@ -284,7 +293,7 @@ class Array(NDArrayOperatorsMixin):
 
     def any(self, axis: Any = None, keepdims: bool = False) -> Array:
         """Return True where an element is True."""
-        return self.cast(np.int32)._reduced("ReduceMax", axis, keepdims).cast(bool)
+        return self.cast(bool).cast(np.int32)._reduced("ReduceMax", axis, keepdims).cast(bool)
 
     def clip(self, low: Any = None, high: Any = None, **_: Any) -> Array:
         """Return elements limited to a range."""

@@ -107,7 +107,7 @@ class _Functional:
         if not is_inactive and _name(node) != "detach_":
             self._write(node, target)
         # The result of a write is the written tensor.
-        self._sources[node] = target
+        self._sources[node] = self._sources[target] if _is_write(target) else target
 
     def _node(self, node: Any) -> Any:
         """Return a copy of a call that reads what its operands are now."""
@@ -241,6 +241,8 @@ def _functional_call(node: Any, current: Callable[[Any], Any]) -> tuple[Any, tup
     overload = getattr(packet, node.target._overloadname, None)
     if overload is None or overload._schema.is_mutable or translation_of(_full_name(overload)) is None:
         raise _Unsupported
+    if any(result.alias_info is not None for result in overload._schema.returns):
+        raise _Unsupported  # A call such as ``t_`` changes the layout of its operand, not the memory.
     return overload, args, kwargs
 
 

@@ -241,6 +241,8 @@ def _disentangled(fields: Fields) -> Disentangled:
     most = fields.integer("max_relative_positions", default=-1, low=-1, high=1 << 20)
     most = most if most > 0 else fields.integer("max_position_embeddings", high=1 << 20)
     buckets = max(fields.integer("position_buckets", default=-1, low=-1, high=1 << 20), 0)
+    if buckets:
+        fields.integer("position_buckets", low=2, high=1 << 20)  # Half of them are for near distances.
     return Disentangled(
         2 * (buckets or most),
         buckets,
