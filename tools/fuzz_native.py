@@ -85,6 +85,9 @@ def main() -> int:
             }  # fmt: skip
             chosen = next((kind for kind in kinds if getattr(arguments, kind)), None)
             names, run_variant = kinds[chosen] if chosen else (sorted(CASES), None)
+            unknown = sorted(set(arguments.operator or ()) - set(names))
+            if unknown:
+                parser.error(f"unknown generators {', '.join(unknown)}; expected some of {', '.join(sorted(names))}")
             names = arguments.operator or list(names)
             fuzz(names, arguments.runs, arguments.seed, arguments.each, progress, run_variant)
         print(summary(last, time.monotonic() - started))

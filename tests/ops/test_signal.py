@@ -89,6 +89,9 @@ def test_frames_are_windowed_and_transformed(onesided: int, inputs: str) -> None
     expected = np.fft.rfft(frames) if onesided else np.fft.fft(frames)
     np.testing.assert_allclose(actual, paired(expected), rtol=1e-4, atol=1e-5)
     assert_equal(traced("STFT", arrays, ["B L 1", None, "W", None], onesided=onesided), [actual])
+    arrays[0] = x[:, :, 0]
+    assert_equal(eager("STFT", arrays, onesided=onesided), [actual])
+    assert_equal(traced("STFT", arrays, ["B L", None, "W", None], onesided=onesided), [actual])
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,46 @@ def test_empty_outputs_prove_nothing() -> None:
     assert verdict.status == "not proved" and "empty" in verdict.reason
 
 
+SIZES_ALONE = [
+    "(float[n, 4] x) => (float[k, l] y) { s = Shape (x) y = ConstantOfShape (s) }",
+    "(float[n, 4] x) => (int64 y) { s = Shape (x) y = ReduceMin <keepdims = 0> (s) }",
+    "(float[3, 4] x) => (float[3, 4] y) { y = EyeLike <k = 9> (x) }",
+    "(float[n, 0] x) => (float[n, 0] y) { y = Tanh (x) }",
+]
+
+
+def read(graph: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 21]> g {graph}')
+
+
+@pytest.mark.parametrize("graph", SIZES_ALONE)
+def test_outputs_of_sizes_alone_are_proved_though_they_repeat_a_number(graph: str) -> None:
+    assert judged(read(graph), read(graph)).status == "proved"
+
+
+def test_a_repeated_number_that_inputs_could_change_proves_nothing() -> None:
+    zeros = unary("Tanh", [3, 4])
+    zeros.graph.node[0].op_type = "Mul"
+    zeros.graph.node[0].input.append("k")
+    zeros.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0), "k"))
+    assert judged(zeros, zeros).status == "not proved"
+
+
+TESTS = [
+    ("y = IsInf (x)", "y = IsNaN (x)"),
+    ("y = IsInf <detect_negative = 0> (x)", "y = IsInf <detect_positive = 0> (x)"),
+    ("t = Mul (x, x) y = IsNaN (t)", "t = Mul (x, x) y = IsInf (t)"),
+    ("y = Equal (x, z)", "y = Greater (x, z)"),
+]
+
+
+@pytest.mark.parametrize(("text", "other"), TESTS)
+def test_numbers_that_readers_test_for_are_drawn(text: str, other: str) -> None:
+    original, candidate = (read(f"(float[n] x, float[n] z) => (bool[n] y) {{ {body} }}") for body in (text, other))
+    assert judged(original, original).status == "proved"
+    assert judged(original, candidate).status == "different"
+
+
 def test_mostly_empty_outputs_are_drawn_again() -> None:
     assert judged(boxes_above(2.5), boxes_above(2.5)).status == "proved"
     assert judged(boxes_above(2.5), boxes_above(2.5, factor=1.01)).status == "different"

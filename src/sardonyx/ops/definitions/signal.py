@@ -85,6 +85,8 @@ def stft(
     declared, step = _size(frame_length), _size(frame_step)
     assert step is not None
     window = None if window is None else L.of_rank(window, 1, "the window")
+    if signal.rank == 2:  # PyTorch's exporter leaves out the last axis of real signals, and engines accept it.
+        signal = L.unsqueeze(signal, [2])
     signal = L.of_rank(signal, 3, "the signal")
     length = declared if declared is not None else window.shape[0] if window is not None else signal.shape[1]
     if step == 0:

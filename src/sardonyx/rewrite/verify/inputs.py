@@ -2,7 +2,8 @@
 
 An index is drawn below the indexed size, a mask is 0 or 1, a length is at most the bounded size, a trip count is small,
 a number compared with constants is one of the constants or none of these, and a lookup key is taken from its table. An
-input without constraints is a standard normal, or a small integer.
+input without constraints is a standard normal, or a small integer. In every second sample, numbers that readers test
+for infinity, NaN or equality include such numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sardonyx.errors import EvaluationError, OptionError, ShapeError
 from sardonyx.model import MapType
 from sardonyx.ops.core_values import is_unnamed
 from sardonyx.rewrite.analysis.sizes import parsed
-from sardonyx.rewrite.verify.ranges import Choice, Range, known_keys, known_strings, permitted_values
+from sardonyx.rewrite.verify.ranges import Choice, Range, known_keys, known_strings, permitted_values, tests_of
 
 MOST_ELEMENTS = 1 << 27
 """Maximum number of elements of all inputs of a drawn sample."""
@@ -182,7 +183,20 @@ def _draw_tensor(
     numbers = generator.standard_normal(shape) * SCALES[seed % len(SCALES)]
     if kind.kind == "c":
         return (numbers + 1j * generator.standard_normal(shape)).astype(kind)
+    if seed % 2:
+        numbers = _tested(np.asarray(numbers), tests_of(value), generator)
     return numbers.astype(kind)
+
+
+def _tested(numbers: np.ndarray, tests: frozenset[str], generator: np.random.Generator) -> np.ndarray:
+    """Return numbers some of which pass tests that a standard normal never passes."""
+    if "Equal" in tests:
+        numbers = np.rint(numbers)
+    special = [np.inf, -np.inf] * ("IsInf" in tests) + [np.nan] * ("IsNaN" in tests)
+    if special:
+        chosen = generator.integers(0, 4 * len(special), numbers.shape)
+        numbers = np.where(chosen < len(special), np.array(special)[chosen % len(special)], numbers)
+    return numbers
 
 
 def _draw_integers(

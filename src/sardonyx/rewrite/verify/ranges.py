@@ -21,6 +21,9 @@ FOLLOWED = frozenset(
 )  # fmt: skip
 """Operators that preserve the meaning of an integer: a bound of the output bounds the input."""
 
+SCALED = frozenset({"Neg", "Mul", "Div", "Add", "Sub"})
+"""Operators that, with those above, preserve infinity and NaN."""
+
 SHIFTED: Mapping[str, int] = {"Add": -1, "Sub": 1}
 """Operators that shift bounds by a constant, and the sign of the inverse."""
 
@@ -95,6 +98,24 @@ def permitted_values(value: ir.Value, sizes: Mapping[str, int]) -> Range | Choic
     if choices:
         return Choice(tuple(dict.fromkeys(o for c in choices for o in c.options)), "; ".join(c.why for c in choices))
     return None
+
+
+def tests_of(value: ir.Value) -> frozenset[str]:
+    """Return the tests that readers of a float value make of its numbers: of ``IsInf``, ``IsNaN`` and ``Equal``."""
+    tests: set[str] = set()
+    seen: set[ir.Value] = set()
+    stack = [value]
+    while stack and len(seen) < FARTHEST:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for use in current.uses():
+            if use.node.op_type in ("IsInf", "IsNaN", "Equal"):
+                tests.add(use.node.op_type)
+            elif use.node.op_type in FOLLOWED or use.node.op_type in SCALED:
+                stack.extend(use.node.outputs)
+    return frozenset(tests)
 
 
 def _bound_by(node: ir.Node, index: int, sizes: Mapping[str, int]) -> Range | Choice | None:

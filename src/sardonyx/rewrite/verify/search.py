@@ -20,6 +20,7 @@ from sardonyx.errors import EvaluationError
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.compare import is_informative, varies
+from sardonyx.rewrite.verify.data_paths import outputs_of_sizes
 from sardonyx.rewrite.verify.weight_sizes import required_sizes
 
 ATTEMPTS = 600
@@ -121,6 +122,7 @@ class Search:
         self._open = inputs.open_sizes(model)
         self._required = {name: size for name, size in required_sizes(model).items() if name in self._open}
         self._integers = inputs.unbounded_integers(model)
+        self._depends_on_numbers = len(outputs_of_sizes(model)) < len(model.graph.outputs)
         self._generator = np.random.default_rng(seed)
         self._best: tuple[int, dict[str, int]] = (-1, {})
         self._hints: dict[int, None] = {}
@@ -145,7 +147,7 @@ class Search:
             sample = self._try(sizes, self._seed + number)
             if sample is None:
                 continue
-            if not is_informative(self._outputs(sample)):
+            if self._depends_on_numbers and not is_informative(self._outputs(sample)):
                 self.uninformative.append(sample)
                 self.reasons["every output is empty, NaN or one repeated number"] = None
                 continue
