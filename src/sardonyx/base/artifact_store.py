@@ -244,7 +244,7 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
     write_stream(path, parts)
 
 
-def write_stream(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+def write_stream(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
     """Write a file atomically from parts that are computed one by one; an error leaves the file as before."""
     temporary = path.with_name(f".{os.urandom(8).hex()}")
     try:

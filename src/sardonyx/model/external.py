@@ -98,6 +98,10 @@ class MappedFile:
             yield chunk
             start += len(chunk)
 
+    def read(self, start: int, length: int) -> bytes:
+        """Read a span without touching the mapping; see `chunks`."""
+        return b"".join(self.chunks(start, length))
+
     def copy_to(self, descriptor: int, start: int, length: int) -> None:
         """Append a span to an open file at its current position, inside the kernel if supported.
 
@@ -242,16 +246,30 @@ class Folder:
             file = self._files[location] = self._open(location, tensor)
         return file
 
+    def open_stored(self, location: str, tensor: str, *, encrypted: bool) -> MappedFile:
+        """Open a data file as stored, without decryption.
+
+        Args:
+            location: The path as the model names it, relative to the model's folder.
+            tensor: The name of the tensor, for messages.
+            encrypted: True if the model file is encrypted, so that its data files have a suffix.
+
+        Raises:
+            ExternalDataError: The location leaves the folder, or does not name a readable regular file.
+        """
+        suffix = ENCRYPTED_SUFFIX if encrypted else ""
+        return self._open_path(
+            find_data_file(location + suffix, (self.path, *self._roots), self._roots, tensor), tensor
+        )
+
     def _open(self, location: str, tensor: str) -> MappedFile:
         model = self._model_file.opened if isinstance(self._model_file, DecryptedFile) else None
-        suffix = ENCRYPTED_SUFFIX if model is not None else ""
-        path = find_data_file(location + suffix, (self.path, *self._roots), self._roots, tensor)
-        file = self._open_path(path, tensor)
+        file = self.open_stored(location, tensor, encrypted=model is not None)
         contents = file.view()
         if model is None and contents[: len(ENCRYPTED_MAGIC)] != ENCRYPTED_MAGIC:
             return file
         plain = None if model is not None or self._model_file is None else self._model_file.view()
-        return DecryptedFile(file, hook("open_encrypted")(contents, str(path), "data", location, model, plain))
+        return DecryptedFile(file, hook("open_encrypted")(contents, str(file.path), "data", location, model, plain))
 
     def _open_path(self, path: Path, tensor: str) -> MappedFile:
         try:

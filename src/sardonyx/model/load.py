@@ -29,7 +29,7 @@ from sardonyx.model.tensors import (
     metadata_of,
 )
 from sardonyx.model.types import DATA_TYPES
-from sardonyx.model.wire import Payload, extract_payloads
+from sardonyx.model.wire import Contents, Payload, extract_payloads
 
 Loadable = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 """Forms in which a model may be passed; see :func:`load`."""
@@ -104,6 +104,34 @@ def load(source: Loadable, *, skip_external: SkipExternal | None = None) -> ir.M
     return model
 
 
+def data_file_locations(contents: Contents, file: MappedFile) -> dict[str, str]:
+    """Return the locations of a model's data files, each with the name of a tensor in it; no data file is opened.
+
+    Args:
+        contents: The plain contents of the model file; of large tensors, nothing is read.
+        file: The model file.
+
+    Raises:
+        ModelFileError: The contents are malformed, or a tensor's contents contradict its shape.
+        TextFormatError: A text form does not parse.
+        InvalidModelError: The graph breaks ONNX's rules in a way that a Model cannot hold.
+    """
+    locations: dict[str, str] = {}
+
+    def is_skipped(tensor: str, location: str) -> bool:
+        locations.setdefault(location, tensor)
+        return True
+
+    origin, folder = str(file.path), Folder(file.path)
+    format = _text_format(bytes(contents[:_SNIFFED]), file.path.suffix.lower())
+    if format is None:
+        _read(contents, origin, file, folder, is_skipped)
+    else:
+        proto = _parse_text(bytes(contents[:]), format, origin)
+        _build(proto, _Tensors(origin, folder=folder, skip=is_skipped), compare_all=False)
+    return locations
+
+
 def require_plain(model: ir.Model, where: str = "the model") -> None:
     """Refuse to write a Model from an encrypted file: the written file would be plain text.
 
@@ -140,7 +168,7 @@ def _has_unknown_fields(proto: onnx.ModelProto) -> bool:
 
 
 def _read(
-    contents: memoryview, origin: str, file: MappedFile | None, folder: Folder | None, skip: SkipExternal | None = None
+    contents: Contents, origin: str, file: MappedFile | None, folder: Folder | None, skip: SkipExternal | None = None
 ) -> ir.Model:
     """Read a binary model from a buffer, which is the view of ``file`` if a file is passed."""
     if not contents:
@@ -262,7 +290,7 @@ class _Tensors:
         origin: str,
         token: str = "",
         payloads: list[Payload] | None = None,
-        contents: memoryview | None = None,
+        contents: Contents | None = None,
         file: MappedFile | None = None,
         folder: Folder | None = None,
         owned: bool = False,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, overload
 
 from sardonyx.errors import ModelFileError
 
@@ -32,6 +32,16 @@ _VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 _FIXED_CONTENTS = (FLOAT_DATA << 3 | _FIXED32, DOUBLE_DATA << 3 | _FIXED64)
 
 Buffer = bytes | memoryview
+
+
+class Contents(Protocol):
+    """Bytes of a model: in memory, or read as they are asked for."""
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: int, /) -> int: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Buffer: ...
 
 
 class _Message(enum.Enum):
@@ -86,7 +96,7 @@ class Payload:
     field: int
 
 
-def extract_payloads(data: Buffer, min_bytes: int, token: str) -> tuple[bytes, list[Payload]]:
+def extract_payloads(data: Contents, min_bytes: int, token: str) -> tuple[bytes, list[Payload]]:
     """Split a serialized ``ModelProto`` into a skeleton and the locations of its large tensor contents.
 
     In the skeleton, a tensor without its contents has a last ``external_data`` entry with ``token`` as key and the
@@ -105,7 +115,7 @@ def extract_payloads(data: Buffer, min_bytes: int, token: str) -> tuple[bytes, l
     """
     payloads: list[Payload] = []
     pieces = _extract(data, _Message.MODEL, 0, len(data), min_bytes, token.encode(), payloads, 1)
-    return (bytes(data) if pieces is None else b"".join(pieces)), payloads
+    return (bytes(data[:]) if pieces is None else b"".join(pieces)), payloads
 
 
 def insert_payloads(data: bytes, markers: Sequence[tuple[int, int, Payload]]) -> Iterator[bytes | Payload]:
@@ -155,7 +165,7 @@ class _Field(NamedTuple):
 
 
 def _extract(
-    data: Buffer,
+    data: Contents,
     kind: _Message,
     start: int,
     end: int,
@@ -194,7 +204,7 @@ def _extract(
 
 
 def _extract_contents(
-    data: Buffer, start: int, end: int, min_bytes: int, token: bytes, payloads: list[Payload]
+    data: Contents, start: int, end: int, min_bytes: int, token: bytes, payloads: list[Payload]
 ) -> list[Buffer] | None:
     fields = [field for field in _fields(data, start, end, 0) if field.number in _PAYLOAD_FIELDS]
     # Contents spread over several fields are left to protobuf, which joins them.
@@ -239,7 +249,7 @@ def _insert(
     return pieces, size + end - copied_end
 
 
-def _fields(data: Buffer, start: int, end: int, min_bytes: int) -> Iterator[_Field]:
+def _fields(data: Contents, start: int, end: int, min_bytes: int) -> Iterator[_Field]:
     """Iterate over the length-delimited fields of a message with values of at least ``min_bytes`` bytes."""
     position = start
     while position < end:
@@ -278,7 +288,7 @@ def _fields(data: Buffer, start: int, end: int, min_bytes: int) -> Iterator[_Fie
         raise _malformed("ends in the middle of a field", end)
 
 
-def _has_fixed_contents(data: Buffer, start: int, end: int) -> bool:
+def _has_fixed_contents(data: Contents, start: int, end: int) -> bool:
     """Return True if a tensor has floats or doubles in one field each, besides packed fields."""
     position = start
     while position < end:
@@ -289,7 +299,7 @@ def _has_fixed_contents(data: Buffer, start: int, end: int) -> bool:
     return False
 
 
-def _skip(data: Buffer, position: int, end: int, key: int) -> int:
+def _skip(data: Contents, position: int, end: int, key: int) -> int:
     """Return the position after the value of a field, including a whole group."""
     open_groups = []
     while True:
@@ -318,7 +328,7 @@ def _skip(data: Buffer, position: int, end: int, key: int) -> int:
         key, position = _varint(data, position, end)
 
 
-def _varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
+def _varint(data: Contents, position: int, end: int) -> tuple[int, int]:
     """Decode the varint at ``position``; return its value and the position after the varint."""
     value = shift = 0
     for index in range(position, min(position + 10, end)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,19 +14,19 @@ import onnx_ir as ir
 from sardonyx.base.artifact_store import write_stream
 from sardonyx.base.encrypted_files import is_encrypted
 from sardonyx.errors import EncryptionError, OptionError
-from sardonyx.model.external import ENCRYPTED_SUFFIX, DecryptedFile, Folder, MappedFile, open_file
-from sardonyx.model.load import DECRYPTED, load
+from sardonyx.model.external import ENCRYPTED_SUFFIX, Folder, MappedFile
+from sardonyx.model.load import DECRYPTED, data_file_locations, load
+from sardonyx.model.wire import Contents
 from sardonyx.trust.encryption import history
 from sardonyx.trust.encryption.head import Access, Description, Part, read_head, write_head
 from sardonyx.trust.encryption.key_ring import AddedKey, add_key, find_data_key
 from sardonyx.trust.encryption.key_text import Key
 from sardonyx.trust.encryption.licence import Licence, sign_licence
-from sardonyx.trust.encryption.reader import OpenedFile, open_encrypted
+from sardonyx.trust.encryption.reader import OpenedFile, StreamedFile, open_stream
 from sardonyx.trust.encryption.recipients import MAX_RECIPIENTS, Recipient, recipient, wrap
 from sardonyx.trust.encryption.segments import KEY_BYTES, encrypt_stream
 
 _COMPILED_SUFFIX = ".sdx"
-_CHUNK = 1 << 22
 
 
 def encrypt(
@@ -108,21 +108,33 @@ def decrypt(
 
 
 def _decrypt(source: Path, target: Path) -> list[Path]:
-    contents = MappedFile(source).view()
-    if is_encrypted(source) and (part := read_head(contents, str(source)).description.part) != "model":
+    file = MappedFile(source)
+    encrypted = is_encrypted(source)
+    if encrypted and (part := read_head(file.view(), str(source)).description.part) != "model":
         if part == "data":
             raise EncryptionError("is a data file.", where=str(source), remedy="Decrypt its model file.")
-        return [_write_plain(open_encrypted(contents, str(source), part), target)]
-    file = open_file(source)
-    data_files = _data_files(source, file)
-    opened = [data.opened for data in data_files.values() if isinstance(data, DecryptedFile)]
-    if not isinstance(file, DecryptedFile) and not opened:
+        return _write_plain({target: open_stream(file, part)})
+    model = open_stream(file, "model") if encrypted else None
+    contents: Contents = file.view() if model is None else model.reader
+    stored: dict[str, StreamedFile | MappedFile] = {}
+    folder = Folder(source)
+    for location, tensor in data_file_locations(contents, file).items():
+        data = folder.open_stored(location, tensor, encrypted=model is not None)
+        if model is None and not is_encrypted(data.path):
+            stored[location] = data
+        else:
+            plain = None if model is not None else file.view()
+            stored[location] = open_stream(data, "data", location, model, plain)
+    if model is None and not any(isinstance(data, StreamedFile) for data in stored.values()):
         raise EncryptionError("expected an encrypted file.", where=str(source))
-    written = [
-        _write_plain(data.opened if isinstance(data, DecryptedFile) else data, _beside(target, name, source.parent))
-        for name, data in data_files.items()
-    ]
-    return [_write_plain(file.opened if isinstance(file, DecryptedFile) else file, target), *written]
+    beside = {_beside(target, name, source.parent): data for name, data in stored.items()}
+    return _write_plain({target: model or file, **beside})
+
+
+def _write_plain(files: Mapping[Path, StreamedFile | MappedFile]) -> list[Path]:
+    for target, file in files.items():
+        _write(target, file.chunks() if isinstance(file, StreamedFile) else file.chunks(0, file.size))
+    return list(files)
 
 
 def rewrap(
@@ -295,19 +307,7 @@ def _beside(target: Path, location: str, source: Path) -> Path:
     return path
 
 
-def _write_plain(source: OpenedFile | MappedFile | object, target: Path) -> Path:
-    if isinstance(source, MappedFile):
-        _write(target, source.chunks(0, source.size))
-        return target
-    assert isinstance(source, OpenedFile)
-    contents = source.contents
-    if hashlib.sha256(contents).hexdigest() != source.description.sha256:
-        raise EncryptionError("the plain contents have another digest than the head states.", where=str(target))
-    _write(target, (contents[start : start + _CHUNK] for start in range(0, len(contents), _CHUNK)))
-    return target
-
-
-def _write(target: Path, parts: Iterator[bytes] | Iterator[memoryview]) -> None:
+def _write(target: Path, parts: Iterator[bytes] | Iterator[bytearray]) -> None:
     try:
         write_stream(target, parts)
     except OSError as error:

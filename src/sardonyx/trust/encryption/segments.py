@@ -96,6 +96,64 @@ def encrypt_stream(data_key: bytes, context: bytes, chunks: Iterable[bytes | mem
     yield cipher.encrypt(_nonce(prefix, last, True), bytes(pending), None)
 
 
+class Decryption:
+    """The segments of one stream, each decrypted alone.
+
+    Args:
+        data_key: The data key.
+        context: The context with which the stream was encrypted.
+        head: The first :data:`HEAD_BYTES` bytes of the stream.
+        size: Bytes of the stream.
+
+    Raises:
+        EncryptionError: The head or the size is not that of a stream.
+    """
+
+    def __init__(self, data_key: bytes, context: bytes, head: bytes, size: int) -> None:
+        from sardonyx.trust.encryption.ciphers import AESGCM
+
+        self.size = plain_size(size)
+        """Plain bytes of all segments."""
+        self.count = _segment_count(self.size)
+        self._stream_size = size
+        if head[0] != HEAD_BYTES:
+            raise EncryptionError(f"expected a stream head of {HEAD_BYTES} bytes, got {head[0]}.")
+        salt, self._prefix = head[1 : 1 + KEY_BYTES], head[1 + KEY_BYTES : HEAD_BYTES]
+        self._cipher = AESGCM(derive_key(data_key, salt, context))
+
+    def stored(self, index: int) -> tuple[int, int]:
+        """Return the first and the end byte of a segment in the stream."""
+        start = index * SEGMENT_BYTES
+        return start or HEAD_BYTES, min(start + SEGMENT_BYTES, self._stream_size)
+
+    def plain(self, index: int) -> tuple[int, int]:
+        """Return the first and the end byte of a segment in the plain contents."""
+        start, end = self.stored(index)
+        first = max(0, index * PLAIN_BYTES - HEAD_BYTES)
+        return first, first + end - start - _TAG
+
+    def index_of(self, position: int) -> int:
+        """Return the index of the segment that holds a plain byte."""
+        return (position + HEAD_BYTES) // PLAIN_BYTES
+
+    def decrypt(self, index: int, segment: bytes | memoryview, target: bytearray | memoryview) -> None:
+        """Decrypt a segment into a buffer of its plain length.
+
+        Raises:
+            EncryptionError: The segment was not written with this key and context at this index, or was changed.
+        """
+        from sardonyx.trust.encryption.ciphers import InvalidTag
+
+        try:
+            self._cipher.decrypt_into(_nonce(self._prefix, index, index == self.count - 1), segment, None, target)
+        except InvalidTag as error:
+            raise EncryptionError(
+                "the contents do not match their authentication tags: the file was changed, or its parts come from"
+                " different files.",
+                remedy="Get the file again from its author.",
+            ) from error
+
+
 def decrypt_stream(data_key: bytes, context: bytes, stream: memoryview, target: memoryview) -> None:
     """Decrypt a whole stream into a buffer, by all processors.
 
@@ -109,38 +167,24 @@ def decrypt_stream(data_key: bytes, context: bytes, stream: memoryview, target: 
         EncryptionError: The stream was not written with this key and context, or was changed. The buffer is then
             filled with zeros.
     """
-    from sardonyx.trust.encryption.ciphers import AESGCM, InvalidTag
-
-    size = plain_size(len(stream))
-    assert len(target) == size
-    if stream[0] != HEAD_BYTES:
-        raise EncryptionError(f"expected a stream head of {HEAD_BYTES} bytes, got {stream[0]}.")
-    salt, prefix = bytes(stream[1 : 1 + KEY_BYTES]), bytes(stream[1 + KEY_BYTES : HEAD_BYTES])
-    cipher = AESGCM(derive_key(data_key, salt, context))
-    count = _segment_count(size)
+    decryption = Decryption(data_key, context, bytes(stream[:HEAD_BYTES]), len(stream))
+    assert len(target) == decryption.size
 
     def decrypt(index: int) -> None:
-        start = index * SEGMENT_BYTES
-        plain = max(0, index * PLAIN_BYTES - HEAD_BYTES)
-        segment = stream[start or HEAD_BYTES : start + SEGMENT_BYTES]
-        nonce = _nonce(prefix, index, index == count - 1)
-        cipher.decrypt_into(nonce, segment, None, target[plain : plain + len(segment) - _TAG])
+        (start, end), (first, last) = decryption.stored(index), decryption.plain(index)
+        decryption.decrypt(index, stream[start:end], target[first:last])
 
     try:
-        if count <= _SERIAL_SEGMENTS or thread_count(None) == 1:
-            for index in range(count):
+        if decryption.count <= _SERIAL_SEGMENTS or thread_count(None) == 1:
+            for index in range(decryption.count):
                 decrypt(index)
         else:
             with ThreadPoolExecutor(thread_count(None)) as pool:
-                for _ in pool.map(decrypt, range(count)):
+                for _ in pool.map(decrypt, range(decryption.count)):
                     pass
-    except InvalidTag as error:
-        target[:] = bytes(size)
-        raise EncryptionError(
-            "the contents do not match their authentication tags: the file was changed, or its parts come from"
-            " different files.",
-            remedy="Get the file again from its author.",
-        ) from error
+    except EncryptionError:
+        target[:] = bytes(decryption.size)
+        raise
 
 
 def _nonce(prefix: bytes, index: int, is_last: bool) -> bytes:
