@@ -25,21 +25,44 @@ from tests.trust.encryption.conftest import network
 KEY = generate_key()
 MEGABYTES = 96
 
-PROGRAM = """
-import resource, sys
+PEAK = """
+import sys
 from pathlib import Path
+
+def peak() -> int:
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) << 10
+"""
+# ru_maxrss of a process begins with that of the process which started it.
+
+CONVERT = """
 from sardonyx.trust.encryption import decrypt, encrypt, read_key
 
 key = read_key(Path(sys.argv[1]))
-begin = 0
 for model in sys.argv[2:]:
     sealed = Path(model).parent / "sealed" / "m.onnxe"
     encrypt(model, sealed, to=[key.public()])
     decrypt(sealed, Path(model).parent / "plain" / "model.onnx", keys=[key])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(peak - begin)
-    begin = peak
+    print(peak())
 """
+
+LOAD = """
+import sardonyx
+
+sardonyx.add_key(sys.argv[1])
+for path in sys.argv[2:]:
+    model = sardonyx.load(path)
+    print(peak())
+"""
+
+needs_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of memory is read from /proc")
+
+
+def growth(program: str, folder: Path, paths: list[Path]) -> int:
+    """Return by how many bytes the second file raises the peak of a process."""
+    write_key(KEY, folder / "owner.key")
+    words = [sys.executable, "-c", PEAK + program, str(folder / "owner.key"), *map(str, paths)]
+    first, second = map(int, subprocess.run(words, check=True, capture_output=True, text=True).stdout.split())
+    return second - first
 
 
 def write_model(folder: Path, megabytes: int, *, external: bool) -> Path:
@@ -53,24 +76,24 @@ def write_model(folder: Path, megabytes: int, *, external: bool) -> Path:
     return path
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss has other units elsewhere")
+@needs_proc
 @pytest.mark.parametrize("external", [False, True])
 def test_the_memory_of_encrypt_and_decrypt_does_not_follow_the_size(external: bool, tmp_path: Path) -> None:
-    write_key(KEY, tmp_path / "owner.key")
-    small, large = (
-        write_model(tmp_path / name, size, external=external) for name, size in (("small", 12), ("large", MEGABYTES))
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "owner.key"), str(small), str(large)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    growth = int(done.stdout.split()[1]) << 10
-    assert growth < (MEGABYTES << 20) / 4, f"{growth:,} bytes more for {MEGABYTES} MiB"
-    for path in large.parent.iterdir():
+    paths = [write_model(tmp_path / str(size), size, external=external) for size in (12, MEGABYTES)]
+    assert growth(CONVERT, tmp_path, paths) < (MEGABYTES << 20) / 4
+    folder = paths[1].parent
+    for path in folder.iterdir():
         if path.is_file():
-            assert (large.parent / "plain" / path.name).read_bytes() == path.read_bytes()
+            assert (folder / "plain" / path.name).read_bytes() == path.read_bytes()
+
+
+@needs_proc
+def test_an_encrypted_model_is_in_memory_once_when_it_is_loaded(tmp_path: Path) -> None:
+    sealed = []
+    for size in (1, 2 * MEGABYTES):
+        sealed.append(tmp_path / str(size) / "sealed" / "m.onnxe")
+        encrypt(write_model(tmp_path / str(size), size, external=False), sealed[-1], to=[KEY.public()])
+    assert 2 * MEGABYTES << 20 <= growth(LOAD, tmp_path, sealed) + (16 << 20) < 1.6 * (2 * MEGABYTES << 20)
 
 
 @pytest.mark.parametrize("changed", ["m.onnxe", "weights.bin.onnxe"])

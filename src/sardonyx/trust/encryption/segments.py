@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from sardonyx.base.cpu_count import thread_count
+from sardonyx.base.mapped_files import count_read
 from sardonyx.errors import EncryptionError
 
 SEGMENT_BYTES = 1 << 20
@@ -173,6 +174,7 @@ def decrypt_stream(data_key: bytes, context: bytes, stream: memoryview, target: 
     def decrypt(index: int) -> None:
         (start, end), (first, last) = decryption.stored(index), decryption.plain(index)
         decryption.decrypt(index, stream[start:end], target[first:last])
+        count_read(end - start)
 
     try:
         if decryption.count <= _SERIAL_SEGMENTS or thread_count(None) == 1:
