@@ -33,7 +33,13 @@ from sardonyx.compiler.lower.launch import Prepared, Scratch
 from sardonyx.compiler.lower.weight_packing import LowBitPacking, PanelPacking
 from sardonyx.compiler.schedule.groups import operations
 from sardonyx.compiler.tiling import costs
-from sardonyx.compiler.tiling.gemm import bfloat16_width, choose_gemm, multiplies_pairs
+from sardonyx.compiler.tiling.gemm import (
+    BYTES_OF_WORD,
+    bfloat16_width,
+    choose_gemm,
+    multiplies_bytes,
+    multiplies_pairs,
+)
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule, gated_columns
 from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size, equal, floor_div
@@ -103,7 +109,7 @@ class Contraction:
             distances = [m_step, a.offset, *_other_strides(a, self.left)]
             dot_width = (
                 self._dot_width((m, n, k), distances) if constant
-                else self._pair_width((m, n, k), distances, k_steps[1][0], n_step)
+                else self._word_width((m, n, k), distances, k_steps[1][0], n_step)
             )  # fmt: skip
         if dot_width > 1:
             k, m_step = floor_div(k, dot_width), floor_div(m_step, dot_width)
@@ -240,8 +246,10 @@ class Contraction:
         steps = [step for step in distances if step != 1]
         return width if all(equal(step % width, 0) for step in steps) else 1
 
-    def _pair_width(self, sizes: tuple[Size, Size, Size], distances: Sequence[Size], step: Size, n_step: Size) -> int:
-        """Return 2 if pairs of bfloat16 of two computed operands are multiplied, 1 if numbers are converted to float32.
+    def _word_width(self, sizes: tuple[Size, Size, Size], distances: Sequence[Size], step: Size, n_step: Size) -> int:
+        """Return the elements of two computed operands that are adjacent along K and multiplied in a lane.
+
+        Words hold four bytes of codes or two numbers of bfloat16; 1 means that elements are converted when loaded.
 
         Args:
             sizes: Rows, columns and terms.
@@ -250,15 +258,22 @@ class Contraction:
             n_step: The distance of its columns.
         """
         m, n, k = sizes
-        is_narrow = dtype_of(self.a.base) == dtype_of(self.b.base) == t.BFLOAT16
-        if not is_narrow or not multiplies_pairs(m, n, self.writer.context.target):
+        types, target = (dtype_of(self.a.base), dtype_of(self.b.base)), self.writer.context.target
+        if types == (t.UINT8, t.INT8) and multiplies_bytes(m, n, k, target):
+            width = BYTES_OF_WORD
+        elif types == (t.BFLOAT16, t.BFLOAT16) and multiplies_pairs(m, n, target):
+            width = 2
+        else:
             return 1
-        if step == 1:
-            distances = [*distances, n_step, self.b.offset, *_other_strides(self.b, self.right)]
-        elif n_step != 1:
-            return 1
-        # Words of two numbers begin at even distances.
-        return 2 if all(equal(size % 2, 0) for size in (k, *(size for size in distances if size != 1))) else 1
+        of_second = [n_step, self.b.offset, *_other_strides(self.b, self.right)] if step == 1 else []
+        if (step == 1 or n_step == 1) and _are_whole(width, [k, *distances, *of_second]):
+            return width
+        if width == BYTES_OF_WORD:
+            # Copies have adjacent terms, and words at whole distances: K of codes has been padded.
+            for operand, view in zip(self.value.operands, (self.a, self.b), strict=True):
+                if view.base is not operand:
+                    raise Unfusable(operand)
+        return 1
 
     def _packed(self, schedule: GemmSchedule, k: Size) -> Prepared:
         b, right, columns = self.b, self.right, self.columns
@@ -377,6 +392,11 @@ def _joined(operand: View, axes: Sequence[int]) -> tuple[Size, Size]:
 def _other_strides(operand: View, summed: Sequence[int]) -> list[Size]:
     """Return the strides of the axes that are not summed; the summed ones are one axis of adjacent terms."""
     return [stride for axis, stride in enumerate(operand.strides) if axis not in summed]
+
+
+def _are_whole(width: int, distances: Sequence[Size]) -> bool:
+    """Return True if words of some elements begin at all distances; adjacent elements may be in one word."""
+    return all(equal(size % width, 0) for size in distances if size != 1)
 
 
 def _memory_type(operand: View) -> str:

@@ -30,9 +30,11 @@ import numpy as np
 
 from sardonyx.compiler.analysis.code_tables import find_code_tables
 from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.patterns import skip_broadcasts
 from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.analysis.weight_gradients import has_kernel
+from sardonyx.compiler.passes.computed_codes import multiply_computed_codes
 from sardonyx.compiler.passes.gathered_tables import gather_rows
 from sardonyx.compiler.passes.int8_matmul import image_operands, multiply_codes
 from sardonyx.compiler.passes.low_bit_matmul import keep_low_bits
@@ -58,6 +60,7 @@ class _Context:
         users: Number of readers of each value of the function.
         decisive: Values whose last bit may decide which element is read, or which branch of a comparison holds, and
             values that decide an element of a table of codes.
+        attentive: Scores of an attention, which one kernel computes from floats.
     """
 
     target: Target
@@ -66,6 +69,7 @@ class _Context:
     whole: set[Value] = field(default_factory=set)
     users: Counter[Value] = field(default_factory=Counter)
     decisive: frozenset[Value] = frozenset()
+    attentive: frozenset[Value] = frozenset()
 
 
 def canonicalize(inner: Function, target: Target) -> Function:
@@ -75,7 +79,8 @@ def canonicalize(inner: Function, target: Target) -> Function:
     """
     users = Counter(operand for value in inner.values for operand in value.operands)
     users.update(inner.results)
-    return CANONICAL_FORMS.apply(inner, _Context(target, users=users, decisive=_decisive(inner)))
+    context = _Context(target, users=users, decisive=_decisive(inner), attentive=_attentive(inner))
+    return CANONICAL_FORMS.apply(inner, context)
 
 
 _STEPS = frozenset({"floor", "ceil", "round", "less", "equal", "rem"})
@@ -103,6 +108,24 @@ def _decisive(inner: Function) -> frozenset[Value]:
     return frozenset(decisive | truncated)
 
 
+def _attentive(inner: Function) -> frozenset[Value]:
+    """Return the products from which the weights of another product are computed by a softmax, without a rounding."""
+    scores = set[Value]()
+    for product in inner.values:
+        weights = skip_broadcasts(product.operands[0]) if product.op == "contract" else product
+        if product.op != "contract" or weights.op != "div" or weights.operands[0].op != "exp":
+            continue
+        seen, waiting = set[Value](), [weights.operands[0]]
+        while waiting:
+            value = waiting.pop()
+            if value.op == "contract":
+                scores.add(value)
+            elif value not in seen and value.op in _PASSING - {"round"} | {"reduce"}:
+                seen.add(value)
+                waiting += value.operands
+    return frozenset(scores)
+
+
 def _truncates(value: Value) -> bool:
     """Return True for a conversion of floats to integers."""
     return value.op == "convert" and t.is_float(dtype_of(value.operands[0])) and not t.is_float(dtype_of(value))
@@ -122,7 +145,10 @@ def whole_window(m: Match, x: Tensor, **params: Any) -> Value | None:
 @CANONICAL_FORMS.rule("contract")
 def int8_product(m: Match, x: Tensor, y: Tensor, **params: Any) -> Value | None:
     """A product of dequantized values is a product of int8 codes, scaled."""
-    return multiply_codes(params, x, y, m.context.target)
+    codes = multiply_codes(params, x, y, m.context.target)
+    if codes is not None or m.value in m.context.attentive:
+        return codes
+    return multiply_computed_codes(params, x, y, m.context.target)
 
 
 @CANONICAL_FORMS.rule("contract")

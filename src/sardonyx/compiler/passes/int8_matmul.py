@@ -6,8 +6,7 @@ codes in both cases, and applies scales to the sums, where the scales are fused.
 ``sum((x - z) * w) = sum(x * w) - z * sum(w)`` for constant weights; operands of 16 bits have the zero point subtracted
 first.
 
-One operand must be constant weights. A product of two operands computed at run time, of at most :data:`EXACT`
-terms, is computed in float32, which holds all sums exactly.
+One operand must be constant weights; :mod:`.computed_codes` has products of two computed operands.
 """
 
 from __future__ import annotations
@@ -36,9 +35,6 @@ from sardonyx.core.ir.types import DType
 
 _WIDEST = 255
 """Largest difference of two 8-bit integers."""
-
-EXACT = (1 << 24) // (_WIDEST * _WIDEST)
-"""Largest number of products of such differences whose sum is exact in float32."""
 
 _CODES = (t.UINT8, t.INT8)
 _MOVEMENTS = ("reshape", "permute", "stop_gradient")
@@ -107,11 +103,12 @@ def _zero_point(value: Value) -> Tensor | None:
         integer = int(number) if np.isfinite(number) else None
         return constant(np.int32(integer), t.INT32) if integer is not None and integer == number else None
     if scalar.op == "convert" and dtype_of(scalar.operands[0]) in _CODES:
-        return _convert(scalar.operands[0], t.INT32)
+        return convert(scalar.operands[0], t.INT32)
     return None
 
 
-def _convert(value: Value, dtype: DType) -> Tensor:
+def convert(value: Value, dtype: DType) -> Tensor:
+    """Return the elements of a value as another type."""
     return apply("convert", value, dtype=dtype, saturate=True, rounding="up")
 
 
@@ -243,8 +240,8 @@ def _differences(codes: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
     if codes.op == "pad":
         inner, filling = (_differences(part, zero, dtype) for part in codes.operands)  # type: ignore[arg-type]
         return apply("pad", inner, filling, **codes.params)
-    wide = _convert(codes, dtype)
-    return wide if zero is None else wide - _convert(zero, dtype)
+    wide = convert(codes, dtype)
+    return wide if zero is None else wide - convert(zero, dtype)
 
 
 def _is_zero(zero: Tensor) -> bool:
@@ -281,7 +278,7 @@ def multiply_codes(params: Mapping[str, Any], x: Value, y: Value, target: Target
         corrected = _CORRECTED_MATMUL if _corrects_overflow(x, left, len(terms), depth, target) else 0.0
         form = _choose_form(terms, params["dtype"], 1, corrected, target)
     if weights is None or form is None:
-        return _multiply_as_floats(params, x, y, depth)
+        return None
     codes, zero = _first_operand(source, form)
     numbers = weights.numbers
     padding = -depth % form.dot_width
@@ -295,7 +292,7 @@ def multiply_codes(params: Mapping[str, Any], x: Value, y: Value, target: Target
     sums = apply("contract", codes, packed, **{**params, "dtype": t.INT32})
     if zero is not None:
         sums = sums - _zero_point_term(zero, weights.numbers.sum(right, dtype=np.int32))
-    return _scale(sums, params["dtype"], source.scale, weights.scale)
+    return apply_scale(sums, params["dtype"], source.scale, weights.scale)
 
 
 def _corrects_overflow(x: Value, left: tuple[int, ...], columns: int, depth: int, target: Target) -> bool:
@@ -304,15 +301,6 @@ def _corrects_overflow(x: Value, left: tuple[int, ...], columns: int, depth: int
     width = target.together(8)
     problem = GemmProblem(rows, columns, -(-depth // width), t.INT32, "packed", t.INT32, width)
     return choose_gemm(problem, target).schedule.form == "tiles"
-
-
-def _multiply_as_floats(params: Mapping[str, Any], x: Value, y: Value, depth: int) -> Tensor | None:
-    """Return a ``contract`` of integers as a ``contract`` of float32 if all sums are exact, or None."""
-    other = match_quantized(y)
-    if params["dtype"] != t.INT32 or other is None or depth > EXACT:
-        return None
-    wide = [_convert(operand, t.FLOAT) for operand in (x, y)]
-    return _convert(apply("contract", *wide, **{**params, "dtype": t.FLOAT}), t.INT32)
 
 
 def image_operands(
@@ -366,7 +354,7 @@ def image_operands(
     else:
         codes, zero = _first_operand(source, form)
     if zero is not None and any(size != 0 for pair in params["padding"] for size in pair):
-        codes = _pad(codes, [(0, 0), (0, 0), *params["padding"]], _convert(zero, t.UINT8))
+        codes = _pad(codes, [(0, 0), (0, 0), *params["padding"]], convert(zero, t.UINT8))
         params = {**params, "padding": ((0, 0),) * len(params["padding"])}
     packed = constant(constant_weights.numbers.astype(t.numpy_dtype(form.right)), form.right)
     sums = constant_weights.numbers.sum(summed, dtype=np.int32) if zero is not None else None
@@ -438,7 +426,7 @@ class Finish:
         if self.zero is not None and self.sums is not None:
             image = image - _zero_point_term(self.zero, self.sums.reshape(along))
         scales = None if self.scales is None else self.scales.reshape(along)
-        return _scale(image, self.dtype, self.scale, scales)
+        return apply_scale(image, self.dtype, self.scale, scales)
 
 
 def _zero_point_term(zero: Tensor, sums: np.ndarray) -> Tensor:
@@ -448,10 +436,11 @@ def _zero_point_term(zero: Tensor, sums: np.ndarray) -> Tensor:
     return zero * constant(sums, t.INT32)
 
 
-def _scale(sums: Tensor, dtype: DType, scale: Tensor | None, scales: np.ndarray | None) -> Tensor:
+def apply_scale(sums: Tensor, dtype: DType, scale: Tensor | None, scales: np.ndarray | None) -> Tensor:
+    """Return sums of products of codes as the result of a product, by scalar scales and those along the last axes."""
     if dtype == t.INT32:
-        return sums if dtype_of(sums) == t.INT32 else _convert(sums, t.INT32)
-    floats = sums if dtype_of(sums) == t.FLOAT else _convert(sums, t.FLOAT)
+        return sums if dtype_of(sums) == t.INT32 else convert(sums, t.INT32)
+    floats = sums if dtype_of(sums) == t.FLOAT else convert(sums, t.FLOAT)
     if scales is not None:
         factor = constant(scales.astype(np.float32), t.FLOAT)
         return floats * (factor if scale is None else factor * scale)

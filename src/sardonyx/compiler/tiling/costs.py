@@ -299,6 +299,12 @@ Trades a store, a load and a kernel for repeated arithmetic.
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
 """
 
+FEWEST_COMPUTED_TERMS = 16
+"""Least known K from which two computed operands of codes are multiplied as bytes, not as floats.
+
+Sums of rows and columns, and packing, take as long for any K. Zen 5.
+"""
+
 TABLE_OPERATIONS = 10
 """Operations of a function of codes from which a lookup in a table takes less time.
 

@@ -150,6 +150,22 @@ _FEWEST_PAIRED = 8
 """Fewest known rows and columns of products of pairs; others have forms of their own."""
 
 
+def multiplies_bytes(m: Size, n: Size, k: Size, target: Target) -> bool:
+    """Return True if tiles of words of four bytes multiply two computed operands faster than tiles of float32 numbers.
+
+    Any weights may be in the words: sums of two products must not saturate.
+    """
+    if target.together(8) != BYTES_OF_WORD or target.saturates:
+        return False
+    if isinstance(k, int) and k < costs.FEWEST_COMPUTED_TERMS:
+        return False
+    return all(not isinstance(size, int) or size >= _FEWEST_PAIRED for size in (m, n))
+
+
+BYTES_OF_WORD = 4
+"""Adjacent bytes along K that a lane multiplies and adds."""
+
+
 def bfloat16_width(m: Size, n: Size, k: Size, target: Target) -> int:
     """Return the adjacent numbers of a product of packed bfloat16 that an instruction adds in a lane: 2 or 1.
 

@@ -10,7 +10,7 @@ from sardonyx.compiler.kernels.gemm.microkernel import read
 from sardonyx.compiler.kernels.gemm.operands import Matrix
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.tiling.gemm_schedule import PackedLayout, Tile
-from sardonyx.core.ir.types import UINT16
+from sardonyx.core.ir.types import UINT8, UINT16
 
 
 def pack(array: np.ndarray, layout: PackedLayout) -> np.ndarray:
@@ -61,7 +61,7 @@ def fill(e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth:
         panel: Address of the packed panel.
     """
     if tile.dot_width > 1 and b.column == 1 and b.dtype != tile.result:
-        _fill_by_pairs(e, tile, b, source, left, depth, panel)
+        _fill_by_words(e, tile, b, source, left, depth, panel)
         return
     if b.column == 1:
         _fill_by_rows(e, tile, b, source, left, depth, panel)
@@ -97,24 +97,35 @@ def _fill_by_rows(
                 copy(whole, e.lanes_below(e.sub(left, whole), tile.lanes))
 
 
-def _fill_by_pairs(
+def _fill_by_words(
     e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth: str | int, panel: str
 ) -> None:
-    """Emit words of two 16-bit numbers each, from two adjacent rows of contiguous columns."""
-    lanes = tile.lanes
-    half, both = vector(lanes, "i16"), vector(2 * lanes, "i16")
-    order = ", ".join(f"i32 {index}" for lane in range(lanes) for index in (lane, lanes + lane))
+    """Emit words of two 16-bit numbers or four bytes each, from as many adjacent rows of contiguous columns."""
+    lanes, width = tile.lanes, tile.dot_width
+    dtype, element = (UINT16, "i16") if width == 2 else (UINT8, "i8")
     whole = e.mul(e.div(left, lanes), lanes)
+
+    def joined(rows: list[str]) -> str:
+        """Emit the rows as one vector, in which their elements alternate."""
+        if len(rows) == 1:
+            return rows[0]
+        half = len(rows) // 2
+        first, second = joined(rows[::2]), joined(rows[1::2])
+        count = half * lanes
+        order = ", ".join(f"i32 {index}" for at in range(count) for index in (at, count + at))
+        type = vector(count, element)
+        return e.let(f"shufflevector {type} {first}, {type} {second}, <{2 * count} x i32> <{order}>")
+
     with e.loop(0, depth) as step:
         lines = [
-            e.address(source, memory_type(b.dtype), e.mul(e.add(e.mul(step, 2), number), b.row)) for number in (0, 1)
+            e.address(source, memory_type(b.dtype), e.mul(e.add(e.mul(step, width), number), b.row))
+            for number in range(width)
         ]
         target = e.address(panel, tile.element, e.mul(step, tile.columns))
 
         def copy(offset: str | int, mask: str | None) -> None:
-            rows = [load(e, UINT16, line, Index(offset, 1), lanes, mask) for line in lines]
-            pairs = e.let(f"shufflevector {half} {rows[0]}, {half} {rows[1]}, <{2 * lanes} x i32> <{order}>")
-            words = e.let(f"bitcast {both} {pairs} to {tile.type}")
+            rows = [load(e, dtype, line, Index(offset, 1), lanes, mask) for line in lines]
+            words = e.let(f"bitcast {vector(width * lanes, element)} {joined(rows)} to {tile.type}")
             e.store(tile.type, words, e.address(target, tile.element, offset), tile.bytes)
 
         with e.loop(0, whole, lanes) as offset:
