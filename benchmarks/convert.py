@@ -14,9 +14,10 @@ several towers.
 
 ``jax`` are programs of JAX and networks of Flax, ``jax-programs`` further ones and networks of equinox, haiku and
 linen, ``tabular`` are estimators, ``pipelines`` those with other options, ``tables`` those over mixed tables and of
-boosting packages; ``geometric`` are layers of torch-geometric, ``diffusion`` networks of diffusers, ``torchaudio``
-networks, transforms and filters; ``checkpoints`` are folders with ``config.json`` and safetensors, ``tflite`` the files
-of the folder that ``SARDONYX_TFLITE`` names, and ``tflite-programs`` files that an installed TensorFlow writes there.
+boosting packages, ``estimators`` every class of scikit-learn and unusual options; ``geometric`` are layers of
+torch-geometric, ``diffusion`` networks of diffusers, ``torchaudio`` networks, transforms and filters; ``checkpoints``
+are folders with ``config.json`` and safetensors, ``tflite`` the files of the folder that ``SARDONYX_TFLITE`` names, and
+``tflite-programs`` files that an installed TensorFlow writes there.
 Sources are the modules of ``convert_sources``. The cases of a source run one after another in a process of its own; a
 case that exceeds the limit of processor time, or ten times as much by the clock, ends the process, and a new one
 continues. Results are JSON lines; cases that the file holds are not run again. ``--times`` converts each case once more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class GraphBuilder:
         self.nodes: list[ir.Node] = []
         self.initializers: dict[str, ir.Value] = {}
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], ir.Value] = {}
+        self._annotated = 0
 
     def node(self, operator: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
         """Add a node with one output, and return the output; attributes that are None are left out."""
@@ -65,6 +66,12 @@ class GraphBuilder:
             output.name = self.names.fresh(f"{node.name}_output")
         self.nodes.append(node)
         return list(node.outputs)
+
+    def annotate(self, infer: Callable[[ir.Node], None]) -> None:
+        """Call a function that infers types and shapes for each node that was added since the last call."""
+        for node in self.nodes[self._annotated :]:
+            infer(node)
+        self._annotated = len(self.nodes)
 
     def constant(self, array: Any, dtype: Any = None, name: str = "") -> ir.Value:
         """Return an initializer; equal small ones without a name of their own are stored once.

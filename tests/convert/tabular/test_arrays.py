@@ -14,6 +14,12 @@ from sardonyx.errors import UnsupportedError
 preprocessing = pytest.importorskip("sklearn.preprocessing", reason="scikit-learn is not installed")
 base = pytest.importorskip("sklearn.base", reason="scikit-learn is not installed")
 pipelines = pytest.importorskip("sklearn.pipeline", reason="scikit-learn is not installed")
+validation = pytest.importorskip("sklearn.utils.validation", reason="scikit-learn is not installed")
+check_array, check_is_fitted, validate_data = (
+    validation.check_array,
+    validation.check_is_fitted,
+    validation.validate_data,
+)
 X = np.random.default_rng(0).standard_normal((60, 4)) * [1, 5, 0.1, 2]
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
@@ -47,6 +53,27 @@ def test_rows_cannot_be_chosen() -> None:
 def test_where_of_one_argument_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"numpy\.where of one argument"):
         sardonyx.convert(preprocessing.FunctionTransformer(lambda x: np.where(x > 0)).fit(X), exporter="sardonyx")
+
+
+class Checked(base.TransformerMixin, base.BaseEstimator):  # type: ignore[misc]
+    """A transformer as scikit-learn's template has it: the input is checked."""
+
+    def fit(self, x: Any, y: Any = None) -> Checked:
+        self.n_features_in_ = x.shape[1]
+        return self
+
+    def transform(self, x: Any) -> Any:
+        check_is_fitted(self)
+        x = validate_data(self, x, reset=False, dtype=np.float64)
+        rows = np.zeros((x.shape[0], 2))
+        rows[:, 0] = check_array(np.asarray(x, dtype=float))[:, 0]
+        return np.hstack([rows, x])
+
+
+def test_a_checked_input_is_translated() -> None:
+    report = sardonyx.convert(Checked().fit(X)).report
+    assert report.verdict.status == "proved", report.verdict.reason
+    assert check_array(X).shape == X.shape and np.asarray([1]).tolist() == [1]
 
 
 class Sampler(base.BaseEstimator):  # type: ignore[misc]

@@ -49,13 +49,18 @@ CASES: dict[str, tuple[Callable[[], Any], Any, Any]] = {
         np.hstack([X, np.arange(80)[:, None] % 5]),
         CLASSES,
     ),
+    "lightgbm of codes with zeros missing": (
+        lambda: lightgbm("LGBMClassifier", min_child_samples=3, cat_smooth=1, zero_as_missing=True),
+        np.hstack([np.round(X), np.arange(80)[:, None] % 5]),
+        CLASSES,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_is_proved(name: str) -> None:
     build, x, y = CASES[name]
-    options = {"categorical_feature": [4]} if name == "lightgbm of codes" else {}
+    options = {"categorical_feature": [4]} if name.startswith("lightgbm of codes") else {}
     report = sardonyx.convert(build().fit(x, y, **options)).report
     assert report.verdict.status == "proved", report.verdict.reason
 

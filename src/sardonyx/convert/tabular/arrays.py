@@ -6,8 +6,10 @@ the estimators' own sources, and functions of users (``FunctionTransformer``) ar
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +17,14 @@ import onnx_ir as ir
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from sardonyx.convert.graph_builder import GraphBuilder
+from sardonyx.convert.tabular import indices
 from sardonyx.errors import UnsupportedError
+from sardonyx.rewrite.analysis.inference import infer_node
+
+OPSETS = {"": 20, "ai.onnx.ml": 5, "com.microsoft": 1}
+"""Versions of the operators: version 5 of ``ai.onnx.ml`` is the first with trees in float64."""
+
+IR_VERSION = 10
 
 _UNARY = {
     np.exp: "Exp",
@@ -73,61 +82,14 @@ _LOGIC = frozenset((np.logical_and, np.logical_or, np.logical_xor))
 
 _COMPARISONS = frozenset(("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Xor"))
 
-_COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
-    np.log1p: lambda x: _log1p(x),
-    np.expm1: lambda x: _expm1(x),
-    np.log2: lambda x: np.log(x) / np.log(2.0),
-    np.log10: lambda x: np.log(x) / np.log(10.0),
-    np.exp2: lambda x: np.exp(x * np.log(2.0)),
-    np.square: lambda x: x * x,
-    np.cbrt: lambda x: np.sign(x) * np.absolute(x) ** (1 / 3),
-    np.not_equal: lambda x, y: np.logical_not(np.equal(x, y)),
-    np.isfinite: lambda x: np.logical_not(np.isnan(x) | np.isinf(x)),
-    np.trunc: lambda x: np.sign(x) * np.floor(np.absolute(x)),
-    np.positive: lambda x: x,
-    np.floor_divide: lambda x, y: np.floor(x / y),
-    np.remainder: lambda x, y: x - np.floor(x / y) * y,
-    np.deg2rad: lambda x: x * (np.pi / 180),
-    np.rad2deg: lambda x: x * (180 / np.pi),
-    np.hypot: lambda x, y: _hypot(x, y),
-    np.arctan2: lambda y, x: _angle(y, x),
-    np.logaddexp: lambda x, y: np.maximum(x, y) + _log1p(np.exp(-np.absolute(x - y))),
-    np.fmax: lambda x, y: where(np.isnan(x), y, where(np.isnan(y), x, np.maximum(x, y))),
-    np.fmin: lambda x, y: where(np.isnan(x), y, where(np.isnan(y), x, np.minimum(x, y))),
-    np.float_power: lambda x, y: np.power(x * 1.0, y),
-    np.heaviside: lambda x, y: where(np.isnan(x), x, where(np.equal(x, 0.0), y, np.greater(x, 0.0).astype(np.float64))),
-    np.copysign: lambda x, y: np.absolute(x) * where(np.less(y, 0.0), -1.0, 1.0),
-    np.conjugate: lambda x: x,
-}
-"""Functions that ONNX lacks, as compositions."""
 
+@dataclass
+class _Owner:
+    """The array of which another shows elements: how, and the key by which an assignment reaches the elements."""
 
-def _log1p(x: Any) -> Any:
-    """Return log(1 + x) without loss of small x: the error of 1 + x cancels (W. Kahan)."""
-    shifted = x + 1.0
-    is_small = np.equal(shifted, 1.0)
-    return where(is_small, x, np.log(shifted) * x / where(is_small, 1.0, shifted - 1.0))
-
-
-def _expm1(x: Any) -> Any:
-    """Return exp(x) - 1 without loss of small x, as tanh(x / 2) * (exp(x) + 1)."""
-    return np.tanh(x / 2.0) * (np.exp(x) + 1.0)
-
-
-def _hypot(x: Any, y: Any) -> Any:
-    """Return the length of (x, y), scaled by the larger part so that squares are finite."""
-    x, y = np.absolute(x), np.absolute(y)
-    larger = np.maximum(x, y)
-    scale = where(np.equal(larger, 0.0) | np.isinf(larger), 1.0, larger)
-    return np.sqrt((x / scale) ** 2 + (y / scale) ** 2) * scale
-
-
-def _angle(y: Any, x: Any) -> Any:
-    """Return the angle of (x, y) in all four quadrants."""
-    half_turn = where(np.less(y, 0.0), -np.pi, np.pi)
-    angle = np.arctan(y / where(np.equal(x, 0.0), 1.0, x))
-    angle = where(np.less(x, 0.0), angle + half_turn, angle)
-    return where(np.equal(x, 0.0), np.sign(y) * (np.pi / 2), angle)
+    array: Array
+    derive: Callable[[Array], Array]
+    key: Any
 
 
 class Array(NDArrayOperatorsMixin):
@@ -140,28 +102,48 @@ class Array(NDArrayOperatorsMixin):
 
     Attributes:
         builder: The graph.
-        value: The value.
+        value: The value; an assignment to elements replaces the value.
         dtype: Element type of numpy.
     """
+
+    __hash__ = object.__hash__
 
     def __init__(self, builder: GraphBuilder, value: ir.Value, dtype: npt.DTypeLike) -> None:
         self.builder = builder
         self.value = value
         self.dtype = np.dtype(dtype)
+        self._owner: _Owner | None = None
+        self._views: list[weakref.ref[Array]] = []
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """Add the nodes of a universal function."""
-        if method != "__call__" or options.get("out") is not None:
-            raise UnsupportedError(f"numpy.{ufunc.__name__}.{method} has no translation")
-        if ufunc in _COMPOSED:
-            return _COMPOSED[ufunc](*inputs)
+        out = options.pop("out", None)
+        unknown = [name for name in options if name != "dtype"]
+        if method != "__call__" or unknown or "dtype" in options:
+            name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+            suffix = f" with {', '.join(options)}" if options else ""
+            raise UnsupportedError(f"numpy.{name}{suffix} has no translation")
+        result = self._computed(ufunc, inputs)
+        if out is None:
+            return result
+        if len(out) != 1 or not isinstance(out[0], Array):
+            raise UnsupportedError(f"numpy.{ufunc.__name__} into an array of numbers has no translation")
+        out[0].assign(result.cast(out[0].dtype).value)
+        return out[0]
+
+    def _computed(self, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
+        if ufunc in COMPOSED:
+            return COMPOSED[ufunc](*inputs)
         if ufunc in _UNARY:
             name = _UNARY[ufunc]
             if name == "Not" and self.dtype != bool and ufunc is not np.logical_not:
                 raise UnsupportedError(f"numpy.{ufunc.__name__} of {self.dtype} has no translation")
             if name == "Not":
                 return self._derived(name, self.cast(bool), dtype=bool)
-            operand = self if self.dtype.kind in "fb" or name in ("Abs", "Neg", "Sign") else self.cast(np.float64)
+            if self.dtype.kind in "iu" and name in ("Floor", "Ceil"):
+                return self
+            is_accepted = self.dtype.kind == "f" or (name in ("Abs", "Neg", "Sign") and self.dtype.kind != "b")
+            operand = self if is_accepted else self.cast(np.float64)
             return self._derived(name, operand, dtype=bool if name in ("IsNaN", "IsInf") else operand.dtype)
         if ufunc not in _BINARY:
             raise UnsupportedError(f"numpy.{ufunc.__name__} has no translation")
@@ -169,7 +151,7 @@ class Array(NDArrayOperatorsMixin):
         dtype = np.dtype(bool) if ufunc in _LOGIC else common_type(inputs)
         if name in ("And", "Or") and dtype.kind != "b":
             raise UnsupportedError(f"numpy.{ufunc.__name__} of {dtype} has no translation")
-        if name == "Div" and dtype.kind in "iu":
+        if name == "Div" and dtype.kind in "iub":
             dtype = np.dtype(np.float64)
         operands = [lifted(self.builder, operand, dtype) for operand in inputs]
         return self._derived(name, *operands, dtype=bool if name in _COMPARISONS else dtype)
@@ -180,6 +162,22 @@ class Array(NDArrayOperatorsMixin):
         if translation is None:
             raise UnsupportedError(f"numpy.{function.__name__} has no translation")
         return translation(*arguments, **options)
+
+    if not TYPE_CHECKING:  # numpy's types would take the results of its functions for arrays of numbers.
+
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            """Refuse to become an array of numbers."""
+            raise UnsupportedError("an array of the graph has no numbers before the model runs")
+
+    def __bool__(self) -> bool:
+        """Refuse to decide a branch of Python."""
+        raise UnsupportedError(
+            "a branch on values of the rows has no translation", remedy="Use numpy.where for a choice by element."
+        )
+
+    def __iter__(self) -> Any:
+        """Refuse to iterate over rows."""
+        raise UnsupportedError("a loop over rows has no translation", remedy="Use functions of numpy on whole arrays.")
 
     def _derived(self, operator: str, *operands: Array, dtype: npt.DTypeLike, **attributes: Any) -> Array:
         values = [operand.value for operand in operands]
@@ -197,7 +195,7 @@ class Array(NDArrayOperatorsMixin):
         if isinstance(other, Array):
             return other.value
         array = np.asarray(other)
-        return self.builder.constant(array.astype(np.int64) if array.dtype.kind in "iu" else array)
+        return self.builder.constant(array.astype(np.int64) if array.dtype.kind in "iu" or not array.size else array)
 
     def constant(self, array: Any, dtype: npt.DTypeLike | None = None) -> Array:
         """Return a constant of the same graph, of this array's element type by default."""
@@ -211,7 +209,49 @@ class Array(NDArrayOperatorsMixin):
         kind = ir.DataType.STRING if target.kind == "O" else ir.DataType.from_numpy(target)
         return self.node("Cast", dtype=target, to=kind)
 
-    astype = cast
+    def astype(self, dtype: npt.DTypeLike, **_: Any) -> Array:
+        """Return a converted copy."""
+        return self.cast(dtype).copy()
+
+    # Sizes
+
+    def sizes(self) -> list[int | None]:
+        """Return the sizes of the axes; None for one that differs from call to call.
+
+        Raises:
+            UnsupportedError: The number of axes is not known.
+        """
+        self.builder.annotate(lambda node: infer_node(node, OPSETS, IR_VERSION))
+        if self.value.shape is None:
+            raise UnsupportedError("the number of axes is not known here")
+        return [size if isinstance(size, int) else None for size in self.value.shape]
+
+    def sized(self, sizes: Sequence[Any]) -> Array:
+        """Declare the sizes of a result whose node has computed ones, and return the array."""
+        self.builder.annotate(lambda node: infer_node(node, OPSETS, IR_VERSION))
+        self.value.shape = ir.Shape([size if isinstance(size, int) and size >= 0 else None for size in sizes])
+        return self
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.sizes())
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Sizes of the axes; an int64 array of the graph for one that differs from call to call."""
+        return tuple(self.length(axis) if size is None else size for axis, size in enumerate(self.sizes()))
+
+    @property
+    def size(self) -> Any:
+        """Number of elements."""
+        return count(self, None)
+
+    def length(self, axis: int) -> Array:
+        """Return the size of an axis as an array of the graph."""
+        return self.node("Shape", dtype=np.int64, start=axis, end=axis + 1).node("Squeeze", [0])
+
+    # Elements
 
     def __getitem__(self, key: Any) -> Array:
         """Return columns by ``x[:, columns]``: an integer, integers or a slice; None is a new axis.
@@ -219,27 +259,100 @@ class Array(NDArrayOperatorsMixin):
         Raises:
             UnsupportedError: The first axis, which is of rows, would lose some.
         """
+        if any(isinstance(item, Array) for item in (key if isinstance(key, tuple) else (key,))):
+            raise UnsupportedError(
+                "a selection of rows by values has no translation; expected x[:, columns]",
+                remedy="Use numpy.where for a choice by element.",
+            )
+        index = indices.parse(key, self.ndim)
+        if not index.keeps_rows:
+            raise UnsupportedError(f"rows by {indices.text_of(key)} have no translation; expected x[:, columns]")
+        result = self
+        axis = 0
+        for selection in index.selections:
+            result = result.columns(selection, axis)
+            axis += not isinstance(selection, int)
+        result = result.node("Unsqueeze", index.new_axes) if index.new_axes else result
+        return self._view(result, lambda owner: owner[key], key) if index.is_view else result
+
+    def __setitem__(self, key: Any, new: Any) -> None:
+        """Replace elements, as ``x[:, columns] = new``, ``x[condition] = new`` and ``x[condition, column] = new``."""
         items = key if isinstance(key, tuple) else (key,)
-        new = [axis for axis, item in enumerate(items) if item is None]
-        rest = [item for item in items if item is not None]
-        is_last = rest[:1] == [Ellipsis]
-        whole = (slice(None), Ellipsis)
-        if len(rest) <= 2 and all(any(item is one or item == one for one in whole) for item in rest[:1]):
-            result = self if len(rest) < 2 else self.columns(rest[1], -1 if is_last else 1)
-            if not is_last or new in ([], [len(items) - 1]):
-                axes = [-1] if is_last and new else new
-                return result.node("Unsqueeze", axes) if axes else result
-        raise UnsupportedError(f"indexing by {key!r} has no translation; expected x[:, columns]")
+        if not isinstance(items[0], Array):
+            self.assign(self._with_columns(key, new))
+            return
+        if items[0].dtype != bool or len(items) > 2 or any(isinstance(item, Array) for item in items[1:]):
+            raise UnsupportedError("assignment by indices from the rows has no translation")
+        old = self.copy() if len(items) == 1 else self.copy()[:, items[1]]
+        condition = items[0]
+        while condition.ndim < old.ndim:
+            condition = condition.node("Unsqueeze", [-1])
+        chosen = where(condition, new, old).cast(self.dtype)
+        self.assign(chosen.value if len(items) == 1 else self._with_columns((slice(None), items[1]), chosen))
+
+    def _with_columns(self, key: Any, new: Any) -> ir.Value:
+        """Return the array with other columns."""
+        index = indices.parse(key, self.ndim)
+        if index.new_axes or not index.keeps_rows:
+            raise UnsupportedError(
+                f"assignment to {indices.text_of(key)} has no translation; expected x[:, columns] = ..."
+            )
+        chosen = [axis for axis, one in enumerate(index.selections) if one != slice(None)]
+        old = self.copy()[key]
+        new = lifted(self.builder, new, self.dtype)
+        shape = old.node("Shape", dtype=np.int64)
+        new = new.node("Expand", shape)
+        if not chosen:
+            return new.value
+        size = self.sizes()[chosen[0]]
+        if len(chosen) > 1 or size is None:
+            raise UnsupportedError("assignment to parts of several axes has no translation")
+        axis = chosen[0]
+        selection = index.selections[axis]
+        new = new.node("Unsqueeze", [axis]) if isinstance(selection, int) else new
+        source = list(range(size))
+        for i, position in enumerate(indices.positions(selection, size)):
+            source[position] = size + i
+        return concatenated([self, new], axis=axis).node("Gather", source, axis=axis).value
+
+    def assign(self, value: ir.Value) -> None:
+        """Replace all elements, also those that arrays share with this one.
+
+        Raises:
+            UnsupportedError: This array is another order of the elements of a second.
+        """
+        if self._owner is None:
+            self.value = value
+            self._refresh_views()
+            return
+        array, key = self._owner.array, self._owner.key
+        if key is None:
+            raise UnsupportedError(
+                "assignment to another order of an array's elements has no translation", remedy="Copy the array first."
+            )
+        array.assign(array._with_columns(key, Array(self.builder, value, self.dtype)))
+
+    def _view(self, result: Array, derive: Callable[[Array], Array], key: Any = None) -> Array:
+        """Return an array that shares the elements of this one, and follows assignments to either."""
+        result = self.copy() if result is self else result
+        result._owner = _Owner(self, derive, key)
+        self._views = [view for view in self._views if view() is not None]
+        self._views.append(weakref.ref(result))
+        return result
+
+    def _refresh_views(self) -> None:
+        for view in [view() for view in self._views]:
+            if view is not None and view._owner is not None:
+                view.value = view._owner.derive(self.copy()).value
+                view._refresh_views()
 
     def columns(self, key: Any, axis: int = 1) -> Array:
         """Return columns: one as [rows], several as [rows, columns]."""
         if isinstance(key, slice):
-            if key == slice(None):
+            start, stop, step = indices.bounds(key)
+            if (start, stop, step) == (0, indices.LAST, 1):
                 return self
-            if key.stop is None or key.stop < 0 or (key.start or 0) < 0:
-                start, stop = key.start or 0, np.iinfo(np.int64).max if key.stop is None else key.stop
-                return self.node("Slice", [start], [stop], [axis], [key.step or 1])
-            key = list(range(key.start or 0, key.stop, key.step or 1))
+            return self.node("Slice", [start], [stop], [axis], [step])
         index = np.asarray(key)
         return self.node("Gather", index.nonzero()[0] if index.dtype == bool else index, axis=axis)
 
@@ -247,62 +360,122 @@ class Array(NDArrayOperatorsMixin):
         """Return rows of a table by an integer array."""
         return self.node("Gather", index, axis=0)
 
-    def reshape(self, *sizes: Any) -> Array:
+    def reshape(self, *sizes: Any, **_: Any) -> Array:
         """Return the elements with other sizes; -1 once."""
         target = list(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else list(sizes)
-        return self.node("Reshape", target)
+        if not any(isinstance(size, Array) for size in target):
+            return self._view(self.node("Reshape", target), lambda owner: owner.reshape(*sizes))
+        parts = [self.constant(size, np.int64) if not isinstance(size, Array) else size for size in target]
+        shape = concatenated([part.node("Unsqueeze", [0]) for part in parts])
+        return self._view(self.node("Reshape", shape).sized(target), lambda owner: owner.reshape(*sizes))
 
-    def ravel(self) -> Array:
+    def ravel(self, **_: Any) -> Array:
         """Return the elements as a vector."""
         return self.reshape(-1)
+
+    def flatten(self, **_: Any) -> Array:
+        """Return a copy of the elements as a vector."""
+        return self.reshape(-1).copy()
+
+    def transpose(self, *axes: Any) -> Array:
+        """Return the array with its axes in another order, reversed by default."""
+        order = list(axes[0]) if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else list(axes)
+        rank = self.ndim
+        order = [int(axis) % rank for axis in order] if order and order != [None] else list(reversed(range(rank)))
+        return self._view(self.node("Transpose", perm=order), lambda owner: owner.transpose(*axes))
 
     @property
     def T(self) -> Array:
         """The matrix transposed."""
-        return self.node("Transpose", perm=[1, 0])
+        return self._view(self.node("Transpose", perm=[1, 0]), lambda owner: owner.T)
 
-    def _reduced(self, operator: str, axis: Any, keepdims: bool) -> Array:
-        axes = None if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    # Reductions
+
+    def reduced(self, operator: str, axis: Any, keepdims: bool) -> Array:
+        """Return a reduction along axes; None for all."""
+        axes = None if axis is None else [int(one) for one in np.atleast_1d(axis)]
         return self.node(operator, axes, keepdims=int(keepdims))
 
-    def sum(self, axis: Any = None, keepdims: bool = False, **_: Any) -> Array:
+    def sum(self, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Array:
         """Return sums along axes."""
-        operand = self.cast(np.int64) if self.dtype == bool else self
-        return operand._reduced("ReduceSum", axis, keepdims)
+        operand = self.cast(dtype or (np.int64 if self.dtype == bool else self.dtype))
+        return operand.reduced("ReduceSum", axis, keepdims)
 
-    def mean(self, axis: Any = None, keepdims: bool = False, **_: Any) -> Array:
+    def prod(self, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Array:
+        """Return products along axes."""
+        operand = self.cast(dtype or (np.int64 if self.dtype == bool else self.dtype))
+        return operand.reduced("ReduceProd", axis, keepdims)
+
+    def mean(self, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Array:
         """Return means along axes."""
-        return self._reduced("ReduceMean", axis, keepdims)
+        operand = self.cast(dtype or (self.dtype if self.dtype.kind == "f" else np.float64))
+        return operand.reduced("ReduceMean", axis, keepdims)
 
-    def max(self, axis: Any = None, keepdims: bool = False, **_: Any) -> Array:
+    def var(
+        self, axis: Any = None, dtype: Any = None, *, ddof: float = 0, correction: float = 0, keepdims: bool = False
+    ) -> Array:
+        """Return mean squares of the distance from the mean, over the number of elements less `ddof`."""
+        operand = self.cast(dtype or (self.dtype if self.dtype.kind == "f" else np.float64))
+        squares = (operand - operand.mean(axis, keepdims=True)) ** 2
+        less = ddof or correction
+        if not less:
+            return squares.mean(axis, keepdims=keepdims)
+        return squares.sum(axis, keepdims=keepdims) / (count(self, axis) - float(less))
+
+    def std(self, axis: Any = None, dtype: Any = None, **options: Any) -> Array:
+        """Return square roots of variances."""
+        return np.sqrt(self.var(axis, dtype, **options))
+
+    def max(self, axis: Any = None, *, keepdims: bool = False) -> Array:
         """Return maxima along axes."""
-        return self._reduced("ReduceMax", axis, keepdims)
+        return self.reduced("ReduceMax", axis, keepdims)
 
-    def min(self, axis: Any = None, keepdims: bool = False, **_: Any) -> Array:
+    def min(self, axis: Any = None, *, keepdims: bool = False) -> Array:
         """Return minima along axes."""
-        return self._reduced("ReduceMin", axis, keepdims)
+        return self.reduced("ReduceMin", axis, keepdims)
 
-    def argmax(self, axis: int = -1) -> Array:
+    def argmax(self, axis: Any = None, *, keepdims: bool = False) -> Array:
         """Return the position of the first maximum."""
-        operand = self.cast(np.int64) if self.dtype == bool else self
-        return operand.node("ArgMax", dtype=np.int64, axis=axis, keepdims=0)
+        return self._position("ArgMax", axis, keepdims)
 
-    def argmin(self, axis: int = -1) -> Array:
+    def argmin(self, axis: Any = None, *, keepdims: bool = False) -> Array:
         """Return the position of the first minimum."""
-        return self.node("ArgMin", dtype=np.int64, axis=axis, keepdims=0)
+        return self._position("ArgMin", axis, keepdims)
 
-    def any(self, axis: Any = None, keepdims: bool = False) -> Array:
+    def _position(self, operator: str, axis: Any, keepdims: bool) -> Array:
+        if axis is None and self.ndim > 1:
+            raise UnsupportedError(f"numpy.{operator.lower()} over all axes has no translation; expected axis=1")
+        operand = self.cast(np.int64) if self.dtype == bool else self
+        return operand.node(operator, dtype=np.int64, axis=0 if axis is None else int(axis), keepdims=int(keepdims))
+
+    def any(self, axis: Any = None, *, keepdims: bool = False) -> Array:
         """Return True where an element is True."""
-        return self.cast(bool).cast(np.int32)._reduced("ReduceMax", axis, keepdims).cast(bool)
+        return self.cast(bool).cast(np.int32).reduced("ReduceMax", axis, keepdims).cast(bool)
 
-    def clip(self, low: Any = None, high: Any = None, **_: Any) -> Array:
+    def all(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        """Return True where all elements are True."""
+        return np.logical_not(np.logical_not(self).any(axis, keepdims=keepdims))
+
+    def clip(self, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Array:
         """Return elements limited to a range."""
+        low, high = (min if low is None else low), (max if high is None else high)
         result: Any = self if low is None else np.maximum(self, low)
         return result if high is None else np.minimum(result, high)
 
-    def copy(self) -> Array:
-        """Return the array: nothing changes in place."""
-        return self
+    def copy(self, **_: Any) -> Array:
+        """Return an array whose elements may be replaced."""
+        return Array(self.builder, self.value, self.dtype)
+
+
+def count(array: Array, axis: Any) -> Any:
+    """Return the number of elements along axes, or of all: a number, or an int64 array of the graph."""
+    sizes = array.sizes()
+    axes = range(len(sizes)) if axis is None else [int(one) % len(sizes) for one in np.atleast_1d(axis)]
+    total: Any = 1
+    for one in axes:
+        size = sizes[one]
+        total = (array.length(one) if size is None else size) * total
+    return total
 
 
 def common_type(operands: Sequence[Any]) -> np.dtype[Any]:
@@ -331,34 +504,24 @@ def where(condition: Any, yes: Any = None, no: Any = None) -> Any:
     """Return elements of `yes` where a condition holds, else of `no`."""
     if yes is None or no is None:
         raise UnsupportedError("numpy.where of one argument has no translation")
+    array = next((item for item in (condition, yes, no) if isinstance(item, Array)), None)
+    if array is None:
+        return np.where(condition, yes, no)
     dtype = common_type((yes, no))
-    array = next(item for item in (condition, yes, no) if isinstance(item, Array))
     condition = lifted(array.builder, condition, np.dtype(bool))
     operands = [lifted(condition.builder, operand, dtype) for operand in (yes, no)]
     return condition.node("Where", *operands, dtype=dtype)
 
 
-def concatenated(parts: Sequence[Any], axis: int = 0, **_: Any) -> Any:
+def concatenated(parts: Sequence[Any], axis: int = 0) -> Any:
     """Return arrays of one element type, one after the other along an axis."""
-    first = next(part for part in parts if isinstance(part, Array))
+    first = next((part for part in parts if isinstance(part, Array)), None)
+    if first is None:
+        return np.concatenate(parts, axis)
     dtype = common_type(parts)
-    operands = [lifted(first.builder, part, dtype) for part in parts]
-    values = [operand.value for operand in operands]
-    return (
-        operands[0]
-        if len(values) == 1
-        else Array(first.builder, first.builder.node("Concat", *values, axis=axis), dtype)
-    )
-
-
-def stacked(parts: Sequence[Any], axis: int = 0, **_: Any) -> Any:
-    """Return arrays joined along a new axis."""
-    return concatenated([part.node("Unsqueeze", [axis]) for part in parts], axis=axis)
-
-
-def columns_of(parts: Sequence[Any]) -> Any:
-    """Return vectors or matrices as one matrix, side by side."""
-    return concatenated([part if getattr(part, "is_matrix", True) else part.reshape(-1, 1) for part in parts], axis=1)
+    values = [lifted(first.builder, part, dtype).value for part in parts]
+    result = values[0] if len(values) == 1 else first.builder.node("Concat", *values, axis=axis)
+    return Array(first.builder, result, dtype)
 
 
 def einsum(equation: str, *operands: Any) -> Any:
@@ -368,81 +531,11 @@ def einsum(equation: str, *operands: Any) -> Any:
     return Array(first.builder, first.builder.node("Einsum", *values, equation=equation), common_type(operands))
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.where: where,
-    np.concatenate: concatenated,
-    np.hstack: lambda parts: concatenated(parts, axis=1),
-    np.stack: stacked,
-    np.sum: lambda x, axis=None, **options: x.sum(axis, **options),
-    np.mean: lambda x, axis=None, **options: x.mean(axis, **options),
-    np.max: lambda x, axis=None, **options: x.max(axis, **options),
-    np.min: lambda x, axis=None, **options: x.min(axis, **options),
-    np.argmax: lambda x, axis=-1: x.argmax(axis),
-    np.argmin: lambda x, axis=-1: x.argmin(axis),
-    np.clip: lambda x, low=None, high=None, **_: x.clip(low, high),
-    np.dot: lambda x, y: np.matmul(x, y),
-    np.reshape: lambda x, *sizes, **_: x.reshape(*sizes),
-    np.ravel: lambda x: x.ravel(),
-    np.transpose: lambda x: x.T,
-    np.round: lambda x, decimals=0: np.rint(x * 10.0**decimals) / 10.0**decimals,
-    np.nan_to_num: lambda x, nan=0.0, **_: where(np.isnan(x), nan, x),
-    np.einsum: einsum,
-    np.expand_dims: lambda x, axis: x.node("Unsqueeze", [axis]),
-    np.zeros_like: lambda x, **_: x * 0,
-    np.ones_like: lambda x, **_: x * 0 + 1,
-    np.full_like: lambda x, fill, **_: x * 0 + fill,
-    np.column_stack: lambda parts: concatenated([_matrix(part) for part in parts], axis=1),
-    np.squeeze: lambda x, axis: x.node("Squeeze", [axis]),
-    np.any: lambda x, axis=None, **options: x.any(axis, **options),
-    np.all: lambda x, axis=None, **options: np.logical_not(np.logical_not(x).any(axis, **options)),
-    np.prod: lambda x, axis=None, keepdims=False, **_: x._reduced("ReduceProd", axis, keepdims),
-    np.var: lambda x, axis=None, ddof=0, keepdims=False, **_: _variance(x, axis, ddof, keepdims),
-    np.std: lambda x, axis=None, ddof=0, keepdims=False, **_: np.sqrt(_variance(x, axis, ddof, keepdims)),
-    np.cumsum: lambda x, axis: x.node("CumSum", np.asarray(axis)),
-    np.flip: lambda x, axis: x.node("Slice", [-1], [np.iinfo(np.int64).min], [axis], [-1]),
-    np.select: lambda conditions, choices, default=0: _selected(conditions, choices, default),
-    np.digitize: lambda x, bins, right=False: _bins(x, bins, right),
-    np.diff: lambda x, axis=-1: (
-        x.node("Slice", [1], [np.iinfo(np.int64).max], [axis]) - x.node("Slice", [0], [-1], [axis])
-    ),
-    np.linalg.norm: lambda x, axis=None, keepdims=False: x._reduced("ReduceL2", axis, keepdims),
-}
-"""Functions of numpy over :class:`Array`."""
+COMPOSED: dict[np.ufunc, Callable[..., Any]] = {}
+"""Universal functions that ONNX lacks, as compositions: `array_functions.py`."""
 
-
-def _matrix(part: Any) -> Any:
-    """Return a vector as one column; the elements of a matrix keep their rows."""
-    if not isinstance(part, Array):
-        return part if np.ndim(part) == 2 else np.reshape(part, (-1, 1))
-    rows = part.node("Shape", dtype=np.int64, start=0, end=1)
-    return part.node("Reshape", concatenated([rows, part.constant([-1], np.int64)]))
-
-
-def _variance(x: Array, axis: Any, ddof: int, keepdims: bool) -> Any:
-    """Return the mean square distance from the mean; with `ddof`, of an axis of known size only."""
-    if ddof:
-        raise UnsupportedError(f"numpy.var with ddof={ddof} has no translation; expected 0")
-    return ((x - x.mean(axis, keepdims=True)) ** 2).mean(axis, keepdims=keepdims)
-
-
-def _selected(conditions: Sequence[Any], choices: Sequence[Any], default: Any) -> Any:
-    """Return the choice of the first condition that holds."""
-    result = default
-    for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):
-        result = where(condition, choice, result)
-    return result
-
-
-def _bins(x: Array, bins: Any, right: bool) -> Array:
-    """Return numbers of the bins between ascending edges."""
-    edges = np.asarray(bins)
-    if edges.ndim != 1 or (np.diff(edges) < 0).any():
-        raise UnsupportedError("numpy.digitize of edges that are not ascending has no translation")
-    above = [np.greater(x, edge) if right else np.greater_equal(x, edge) for edge in edges]
-    total: Any = x.cast(np.float64) * 0
-    for part in above:
-        total = total + part.astype(np.float64)
-    return total.astype(np.int64)
+FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+"""Functions of numpy over :class:`Array`: `array_functions.py`."""
 
 
 def softmax(x: Array) -> Array:

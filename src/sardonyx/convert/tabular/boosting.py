@@ -329,14 +329,16 @@ def _lightgbm_raw(estimator: Any, x: Any) -> tuple[Array, str, int]:
     trees = [_lightgbm_tree(entry["tree_structure"]) for entry in model["tree_info"]]
     targets = [i % groups for i in range(len(trees))]
     features = number_matrix(x)
-    if any(_lightgbm_zero_is_missing(entry["tree_structure"]) for entry in model["tree_info"]):
-        features = where(np.less_equal(np.absolute(features), _LIGHTGBM_ZERO), np.nan, features)
     used = {int(f) for tree in trees for f in tree.features[tree.mode == MEMBER]}
+    is_category = np.zeros(len(model["feature_names"]), bool)
+    is_category[sorted(used)] = True
+    if any(_lightgbm_zero_is_missing(entry["tree_structure"]) for entry in model["tree_info"]):
+        # A category 0 is a category.
+        is_missing = np.less_equal(np.absolute(features), _LIGHTGBM_ZERO) & ~is_category
+        features = where(is_missing, np.nan, features)
     if used:
-        whole = np.zeros(len(model["feature_names"]), bool)
-        whole[sorted(used)] = True
         # Categories are integers: the library truncates values, and NaN is in no set.
-        features = where(whole, np.sign(features) * np.floor(np.absolute(features)), features)
+        features = where(is_category, np.sign(features) * np.floor(np.absolute(features)), features)
     raw = ensemble(features, trees, targets, groups)
     if model.get("average_output"):
         raw = raw / float(len(trees) // groups)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.convert.tabular.array_tracing import traced
 from sardonyx.convert.tabular.arrays import Array, concatenated
 from sardonyx.convert.tabular.methods import Table, apply, method, number_matrix
-from sardonyx.convert.tabular.preprocessing import traced
 from sardonyx.errors import UnsupportedError
 
 

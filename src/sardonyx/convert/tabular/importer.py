@@ -30,7 +30,7 @@ from sardonyx.convert.tabular import (
     text,
     trees,
 )
-from sardonyx.convert.tabular.arrays import Array
+from sardonyx.convert.tabular.arrays import IR_VERSION, OPSETS, Array
 from sardonyx.convert.tabular.columns import TEXT, Columns, columns_of, examples, number_type, parts_of
 from sardonyx.convert.tabular.methods import Table, apply
 from sardonyx.errors import (
@@ -59,9 +59,6 @@ FAMILIES = (
     trees,
 )
 """Modules that register translations."""
-
-OPSET, TREE_OPSET = 20, 5
-"""Versions of ``ai.onnx`` and ``ai.onnx.ml``: the latter is the first with trees in float64."""
 
 PICKLES = (".joblib", ".pkl", ".pickle", ".skops")
 """Suffixes of files that execute code when they are read."""
@@ -154,14 +151,14 @@ def _read(estimator: Any, options: Options) -> Imported:
         outputs,
         nodes=builder.nodes,
         initializers=list(builder.initializers.values()),
-        opset_imports={"": OPSET, "ai.onnx.ml": TREE_OPSET, "com.microsoft": 1},
+        opset_imports=dict(OPSETS),
         name=type(estimator).__name__,
     )
     used = {node.domain for node in graph.all_nodes()}
     for domain in ("ai.onnx.ml", "com.microsoft"):
         if domain not in used:
             del graph.opset_imports[domain]
-    model = ir.Model(graph, ir_version=10, producer_name="sardonyx")
+    model = ir.Model(graph, ir_version=IR_VERSION, producer_name="sardonyx")
     feeds = [columns.feeds(example)] if example is not None else []
     trials, known = _accepted(estimator, columns, results, (*feeds, *examples(estimator, columns)))
     # Rows that the caller gave are tried even if the estimator refuses them.

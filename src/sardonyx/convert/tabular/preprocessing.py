@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.convert.tabular.array_tracing import traced
 from sardonyx.convert.tabular.arrays import Array, concatenated, where
 from sardonyx.convert.tabular.linear import interpolated
 from sardonyx.convert.tabular.methods import Table, apply, method, number_matrix
@@ -387,21 +388,3 @@ def function(estimator: Any, x: Any) -> Any:
     if inner is None or getattr(inner, "__name__", "") == "check_array":
         return x
     return traced(estimator.func, x, estimator.kw_args or {})
-
-
-def traced(function: Any, x: Any, options: Any) -> Array:
-    """Return the result of a function of numpy over an array of the graph."""
-    value = number_matrix(x)
-    code = getattr(function, "__code__", None)
-    line = f"{code.co_filename}:{code.co_firstlineno}" if code else str(function)
-    remedy = "Use functions of numpy on whole arrays."
-    try:
-        result = function(value, **options)
-    except UnsupportedError as error:
-        raise UnsupportedError(error.problem, where=error.where or line, remedy=error.remedy or remedy) from error
-    except Exception as error:
-        problem = f"the function does not accept arrays of a graph: {type(error).__name__}: {error}"
-        raise UnsupportedError(problem, where=line, remedy=remedy) from error
-    if not isinstance(result, Array):
-        raise UnsupportedError(f"the function returns {type(result).__name__}, expected an array", where=str(function))
-    return result
