@@ -81,6 +81,7 @@ def optimize(
     gate: str = "counts",
     rules: Iterable[Rule] = (),
     freeze_defaults: bool = False,
+    growth: int | None = None,
 ) -> Optimized:
     """Rewrite a model to fewer, cheaper nodes, and prove the equality of results.
 
@@ -100,6 +101,8 @@ def optimize(
         rules: Further rules, made with ``sardonyx.rule``.
         freeze_defaults: Make inputs with a default value (initializers listed as inputs) constants, so that they can
             be folded. By default they remain inputs with their values, which callers may override.
+        growth: Bytes of weights that one rewrite may add: a folded transpose of a weight that another node reads too.
+            By default 64 KiB, and 4 MiB for the target ``native``; 0 keeps such weights shared.
 
     Returns:
         The model, at the lowest IR version with all its features, and the report. Rewrites that change an output
@@ -113,6 +116,8 @@ def optimize(
     profile = targets.profile(target)
     if gate not in regression_gate.GATES:
         raise OptionError(f"unknown gate '{gate}'", where="gate", remedy=f"Gates: {', '.join(regression_gate.GATES)}.")
+    if growth is not None and growth < 0:
+        raise OptionError(f"expected a number of bytes from 0 on, got {growth}.", where="growth")
     skipped = {*skip, *(("fuse_bn_into_conv",) if skip_fuse_bn else ())}
     selection = pipeline.select(profile.name, passes, skipped, rules)
     sweeps = {sweep.rule.name for sweep in selection.sweeps}
@@ -125,6 +130,8 @@ def optimize(
             require_fit(original.model, inputs)
         report = Report.begin(original.model, original.bytes, profile.name)
         settings = Settings(target=profile.name, operators=profile.operators, folding=profile.folding)
+        if growth is not None:
+            settings = replace(settings, growth=growth, folding=growth)
         attempt = _Attempt(original, selection, settings)
         attempt.transform()
     seconds = time.perf_counter() - started

@@ -104,9 +104,12 @@ def test_a_weight_of_two_layers_is_cut_for_both() -> None:
         helper.make_node("Conv", ["a", b.weight("w2", 8, 8, 1, 1)], ["c"], "second"),
         helper.make_node("Relu", ["c"], ["r"]),
         helper.make_node("Conv", ["r", "w2"], ["d"], "third"),
-        helper.make_node("ReduceMean", ["d"], ["y"], axes=[2, 3], keepdims=0),
+        helper.make_node("Conv", ["d", b.weight("w3", 5, 8, 1, 1)], ["e"], "last"),
+        helper.make_node("ReduceMean", ["e"], ["y"], axes=[2, 3], keepdims=0),
     ]
-    first, second = answers(sardonyx.prune(b.model(nodes, 8), channels=0.5))
+    result = sardonyx.prune(b.model(nodes, 5), channels=0.5)
+    assert len(result.model.graph.initializers) == 3
+    first, second = answers(result)
     np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-4)
 
 

@@ -20,6 +20,8 @@ UNNUMBERED = -1
 
 Role = Literal["producer", "consumer", "parameter"]
 
+RECURRENT = ("LSTM", "GRU", "RNN")
+
 
 @dataclass(frozen=True, eq=False)
 class Cut:
@@ -32,6 +34,7 @@ class Cut:
         ids: The channel of each element of the axis, of all groups one after the other.
         role: ``"producer"`` for weights that compute the channels, ``"consumer"`` for weights that read the channels.
         groups: The number of equal parts of axis 0 that have an axis each: of a convolution in groups.
+        transpose: The Transpose between the constant and the node; None if the node reads the constant.
     """
 
     node: ir.Node
@@ -40,6 +43,26 @@ class Cut:
     ids: np.ndarray
     role: Role
     groups: int = 1
+    transpose: ir.Node | None = None
+
+    @property
+    def slot(self) -> tuple[ir.Node, int]:
+        """The node and the index of the input that is the constant."""
+        return (self.node, self.index) if self.transpose is None else (self.transpose, 0)
+
+    @property
+    def constant(self) -> ir.Value:
+        """The constant."""
+        node, index = self.slot
+        value = node.inputs[index]
+        assert value is not None
+        return value
+
+    @property
+    def is_weight(self) -> bool:
+        """True for a weight that a layer multiplies by or looks up; False for biases, scales and other vectors."""
+        of_layer = self.node.op_type in ("Conv", "ConvTranspose") and self.index == 1
+        return self.role != "parameter" or of_layer or (self.node.op_type in RECURRENT and self.index == 2)
 
     def rows(self, array: np.ndarray) -> np.ndarray:
         """Return the elements of the constant by channel, of shape [ids, elements]."""

@@ -62,9 +62,11 @@ def correct_readers(
     """Add the mean of removed channels to the biases of layers that read these; return the number of layers."""
     corrected = 0
     for cut in list(graph.cuts):
-        value, weight = cut.node.inputs[0], facts.constant(cut.node.inputs[cut.index])
+        value, weight = cut.node.inputs[0], facts.constant(cut.constant)
         stays = stays_after(graph, cut.ids, removed)
         if cut.role != "consumer" or value is None or value not in means or weight is None or stays.all():
+            continue
+        if cut.transpose is not None:
             continue
         had_bias = len(cut.node.inputs) > 2 and cut.node.inputs[2] is not None
         lost = np.where(cut.mask(weight, stays), np.zeros((), weight.dtype), weight)

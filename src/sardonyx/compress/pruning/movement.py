@@ -149,6 +149,18 @@ def _expand(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
     return True
 
 
+def _tile(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    """Continue channels that a Tile repeats along their own axis or others."""
+    axis = axis_of(graph, node)
+    if axis is None:
+        return True
+    repeats = facts.constant_ints(node.inputs[1]) if len(node.inputs) == 2 else None
+    if repeats is None or axis.index >= len(repeats) or axis.is_repeated:
+        return False
+    graph.axes[node.outputs[0]] = Axis(axis.index, np.tile(axis.ids, repeats[axis.index]))
+    return True
+
+
 def _slice(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
     """Continue channels through a slice of other axes, or of their own with constant bounds and step 1."""
     axis, rank = axis_of(graph, node), facts.rank(node.inputs[0])
@@ -313,6 +325,7 @@ MOVEMENT: dict[str, Callable[[ChannelGraph, ir.Node, int], bool]] = {
     "Shape": _shape,
     "Slice": _slice,
     "Split": _split,
+    "Tile": _tile,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +13,7 @@ from sardonyx.compress.pruning.grouping import GROUPING, axis_of
 from sardonyx.compress.pruning.movement import MOVEMENT, SEVERAL_RESULTS
 from sardonyx.compress.pruning.packing import PACKING
 from sardonyx.compress.pruning.recurrent import RECURRENT_RULES
+from sardonyx.compress.pruning.sharing import unite_shared
 from sardonyx.compress.pruning.sizes import record_size
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import node_label
@@ -20,12 +22,13 @@ Rule = Callable[[ChannelGraph, ir.Node, int], bool]
 """A function of the graph, a node and the operator set; False if the channels of the inputs must stay."""
 
 
-def find_channels(model: ir.Model, exclude: Collection[str] = ()) -> ChannelGraph:
+def find_channels(model: ir.Model, exclude: Collection[str] = (), *, vectors: bool = False) -> ChannelGraph:
     """Return the channels of the main graph.
 
     Args:
         model: The model, with inferred shapes and no model functions.
         exclude: Names of nodes, or operators, whose channels stay.
+        vectors: If True, layers that share a bias or a scale lose the same channels, as layers that share a weight do.
     """
     graph = ChannelGraph()
     for node in model.graph:
@@ -37,29 +40,8 @@ def find_channels(model: ir.Model, exclude: Collection[str] = ()) -> ChannelGrap
     for value in model.graph.outputs:
         if value in graph.axes:
             graph.fix(graph.axes[value].ids, f"'{value.name}' is an output of the model")
-    _unite_shared(graph)
+    unite_shared(graph, vectors=vectors)
     return graph
-
-
-def _unite_shared(graph: ChannelGraph) -> None:
-    """Let layers that read one weight lose the same channels, so that the weight stays shared.
-
-    A weight is copied instead if a channel that can be removed would be united with one that stays.
-    """
-    readers: dict[ir.Value | None, dict[tuple[int, int, int], list[Cut]]] = {}
-    for cut in graph.cuts:
-        if cut.role == "parameter" and not (cut.index == 1 and cut.node.op_type in ("Conv", "ConvTranspose")):
-            continue  # Equal constants, of zeros for example, are one constant of layers that have no weight in common.
-        alike = readers.setdefault(cut.node.inputs[cut.index], {})
-        alike.setdefault((cut.axis, cut.groups, len(cut.ids)), []).append(cut)
-    for shared in readers.values():
-        pairs = [(cuts[0], other) for cuts in shared.values() for other in cuts[1:]]
-        if not pairs:
-            continue
-        fixed = graph.fixed_roots()
-        stays = [[[root in fixed for root in graph.roots(cut.ids).tolist()] for cut in pair] for pair in pairs]
-        for first, other in pairs if all(one == two for one, two in stays) else ():
-            graph.unite(first.ids, other.ids, f"shares a weight with '{node_label(first.node)}'")
 
 
 def follow(graph: ChannelGraph, node: ir.Node, opset: int) -> None:
@@ -81,37 +63,67 @@ def follow(graph: ChannelGraph, node: ir.Node, opset: int) -> None:
             graph.fix(graph.axes[output].ids, f"computed by {node.op_type} '{node_label(node)}'")
 
 
-def _consume(graph: ChannelGraph, node: ir.Node, input_axis: int, weight_axis: int, weight: tuple[int, ...]) -> bool:
-    """Record the weight's slices of the input's channels; False if the input has channels on another axis."""
-    axis = axis_of(graph, node)
-    if axis is None:
+@dataclass(frozen=True)
+class _Matrix:
+    """The weight of a product: a constant of two axes, or the Transpose of one.
+
+    Attributes:
+        node: The product.
+        shape: The shape of the constant.
+        rows: The axis of the constant that is summed over.
+        transpose: The Transpose between the constant and the product; None if there is none.
+    """
+
+    node: ir.Node
+    shape: tuple[int, ...]
+    rows: int
+    transpose: ir.Node | None
+
+    @classmethod
+    def of(cls, node: ir.Node, *, is_transposed: bool = False) -> _Matrix | None:
+        """Return the second factor of a product; None if it is no constant of two axes."""
+        value = node.inputs[1]
+        source = None if value is None else value.producer()
+        transpose = source if source is not None and facts.is_op(source, "Transpose") else None
+        constant = value if transpose is None else transpose.inputs[0]
+        shape = facts.static_shape(constant)
+        if not facts.is_constant(constant) or shape is None or len(shape) != 2:
+            return None
+        perm = None if transpose is None else transpose.attributes.get("perm")
+        if perm is not None and list(perm.as_ints()) != [1, 0]:
+            return None
+        return cls(node, shape, int(is_transposed != (transpose is not None)), transpose)
+
+    def consume(self, graph: ChannelGraph, input_axis: int) -> bool:
+        """Record the slices of the input's channels; False if the input has channels on another axis."""
+        axis = axis_of(graph, self.node)
+        if axis is None:
+            return True
+        ids = axis.of_length(self.shape[self.rows]) if axis.index == input_axis else None
+        if ids is None:
+            return False
+        graph.cuts.append(Cut(self.node, 1, self.rows, ids, "consumer", transpose=self.transpose))
         return True
-    ids = axis.of_length(weight[weight_axis]) if axis.index == input_axis else None
-    if ids is None:
-        return False
-    graph.cuts.append(Cut(node, 1, weight_axis, ids, "consumer"))
-    return True
 
-
-def _produce(graph: ChannelGraph, node: ir.Node, index: int, weight_axis: int, count: int) -> np.ndarray:
-    """Number the channels that a weight computes."""
-    ids = graph.new(count)
-    graph.cuts.append(Cut(node, 1, weight_axis, ids, "producer"))
-    graph.axes[node.outputs[0]] = Axis(index, ids)
-    return ids
+    def produce(self, graph: ChannelGraph, index: int) -> np.ndarray:
+        """Number the channels that the weight computes."""
+        columns = 1 - self.rows
+        ids = graph.new(self.shape[columns])
+        graph.cuts.append(Cut(self.node, 1, columns, ids, "producer", transpose=self.transpose))
+        graph.axes[self.node.outputs[0]] = Axis(index, ids)
+        return ids
 
 
 def _gemm(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    shape = facts.static_shape(node.inputs[1])
+    weight = _Matrix.of(node, is_transposed=bool(facts.attribute(node, "transB", opset, 0)))
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if not is_constant(node, 1) or shape is None or (bias is not None and not is_constant(node, 2)):
+    if weight is None or (bias is not None and not is_constant(node, 2)):
         return False
     if axis_of(graph, node) is not None and facts.attribute(node, "transA", opset, 0):
         return False
-    rows = 1 if facts.attribute(node, "transB", opset, 0) else 0
-    if not _consume(graph, node, 1, rows, shape):
+    if not weight.consume(graph, 1):
         return False
-    ids = _produce(graph, node, 1, 1 - rows, shape[1 - rows])
+    ids = weight.produce(graph, 1)
     sizes = () if bias is None else facts.static_shape(bias) or ()
     if sizes and sizes[-1] == len(ids):
         graph.cuts.append(Cut(node, 2, len(sizes) - 1, ids, "parameter"))
@@ -119,14 +131,12 @@ def _gemm(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
 
 
 def _matmul(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    shape, rank = facts.static_shape(node.inputs[1]), facts.rank(node.inputs[0])
-    if not is_constant(node, 1) and not is_constant(node, 0):
+    weight, rank = _Matrix.of(node), facts.rank(node.inputs[0])
+    if weight is None and not is_constant(node, 1) and not is_constant(node, 0):
         return _batched_product(graph, node)
-    if not is_constant(node, 1) or shape is None or len(shape) != 2 or rank is None or rank < 2:
+    if weight is None or rank is None or rank < 2 or not weight.consume(graph, rank - 1):
         return False
-    if not _consume(graph, node, rank - 1, 0, shape):
-        return False
-    _produce(graph, node, rank - 1, 1, shape[1])
+    weight.produce(graph, rank - 1)
     return True
 
 

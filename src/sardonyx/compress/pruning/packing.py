@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.pruning.channels import UNNUMBERED, AttributeCount, Axis, ChannelGraph
+from sardonyx.compress.pruning.channels import UNNUMBERED, AttributeCount, Axis, ChannelGraph, Cut, is_constant
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import node_label
 
@@ -82,12 +82,13 @@ def divided_parts(graph: ChannelGraph, ids: np.ndarray, sizes: tuple[int, ...], 
 
 
 def _gather(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    """Continue channels through a selection along another axis."""
+    """Continue channels through a selection along another axis, and number the columns of a table of vectors."""
     data, indices = node.inputs[:2]
     axis, rank, added = (None if data is None else graph.axes.get(data)), facts.rank(data), facts.rank(indices)
     if indices is not None and indices in graph.axes:
         return False
     if axis is None:
+        _look_up(graph, node, opset)
         return True
     if rank is None or added is None:
         return False
@@ -96,6 +97,19 @@ def _gather(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
         return False
     graph.axes[node.outputs[0]] = Axis(axis.index + (added - 1 if axis.index > selected else 0), axis.ids)
     return True
+
+
+def _look_up(graph: ChannelGraph, node: ir.Node, opset: int) -> None:
+    """Number the columns of a constant table whose rows a Gather selects, such as a table of embeddings."""
+    table, indices = node.inputs[:2]
+    shape, dtype, added = facts.static_shape(table), facts.dtype(table), facts.rank(indices)
+    if not is_constant(node, 0) or shape is None or len(shape) != 2 or added is None:
+        return
+    if dtype is None or not dtype.is_floating_point() or int(facts.attribute(node, "axis", opset, 0)) % 2:
+        return
+    ids = graph.new(shape[1])
+    graph.cuts.append(Cut(node, 0, 1, ids, "producer"))
+    graph.axes[node.outputs[0]] = Axis(added, ids)
 
 
 def _attention(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:

@@ -28,6 +28,7 @@ from sardonyx.compress.pruning.grouping import NORMALIZATIONS
 from sardonyx.compress.pruning.masks import MaskedLayer, Pattern, mask_weights, weighted_inputs
 from sardonyx.compress.pruning.operators import find_channels
 from sardonyx.compress.pruning.scores import output_changes, score_by_changes, score_channels
+from sardonyx.compress.pruning.sharing import bytes_of_constants
 from sardonyx.compress.pruning.shrink import (
     LayerChannels,
     choose_channels,
@@ -188,7 +189,7 @@ def prune(
         raise OptionError(f"expected at least 1, got {steps!r}.", where="steps")
     require_metric(drop, evaluate)
     source = load(model)
-    prepared = optimize(source, verify=False, passes=[*exact_passes(), "inline_functions"]).model
+    prepared = optimize(source, verify=False, passes=[*exact_passes(), "inline_functions"], growth=0).model
     infer_shapes(prepared)
     result = copy_model(prepared)
     _require_known(exclude, source, result)
@@ -276,12 +277,7 @@ class _Work:
         """Remove channels or heads."""
         state_split_sizes(self.result)
         separate_lists(self.result)
-        graph = find_channels(self.result, self.exclude)
-        free = free_channels(graph, heads=self.kind == "heads")
-        if not free:
-            reasons = "; ".join(dict.fromkeys(graph.fixed_roots().values())) or without_layers(self.result)
-            noun = "channel" if self.kind == "channels" else "head"
-            raise UnsupportedError(f"no {noun} can be removed: {reasons}.", where=self._where)
+        graph = self._channels()
         axes = {
             value: graph.axes[value].index
             for cut in graph.cuts
@@ -290,10 +286,12 @@ class _Work:
         seen = None
         if self.samples.exist and (self.recovery != "none" or self.criterion == "activation"):
             seen = observe(self.result, axes, self.samples.stream())
-        score = self._channel_score(graph, axes, seen)
-        graph.balance(score())
-        free, scores = free_channels(graph, heads=self.kind == "heads"), score()
-        removed = self._chosen(graph, scores, free, align)
+        free, removed = self._choose(graph, self._channel_score(graph, axes, seen), align)
+        before, after = bytes_of_constants(graph, removed)
+        if removed and after >= before:
+            # Copies of vectors that layers share take more than the removed channels save.
+            graph = self._channels(vectors=True)
+            free, removed = self._choose(graph, self._channel_score(graph, axes, seen), align)
         self.layers = layer_channels(graph, removed)
         for cut in graph.cuts:
             if cut.role == "producer" or (cut.role == "parameter" and cut.index == 1 and cut.node.op_type == "Conv"):
@@ -310,6 +308,23 @@ class _Work:
                               "vectors.")  # fmt: skip
         self._note_biases(corrected)
         self._note_statistics(graph, removed)
+
+    def _channels(self, *, vectors: bool = False) -> ChannelGraph:
+        """Return the channels of the model, of which some can be removed."""
+        graph = find_channels(self.result, self.exclude, vectors=vectors)
+        if not free_channels(graph, heads=self.kind == "heads"):
+            reasons = "; ".join(dict.fromkeys(graph.fixed_roots().values())) or without_layers(self.result)
+            noun = "channel" if self.kind == "channels" else "head"
+            raise UnsupportedError(f"no {noun} can be removed: {reasons}.", where=self._where)
+        return graph
+
+    def _choose(
+        self, graph: ChannelGraph, score: Callable[[], dict[int, float]], align: bool | None
+    ) -> tuple[set[int], set[int]]:
+        """Return the representing channels that can be removed, and those to remove."""
+        graph.balance(score())
+        free = free_channels(graph, heads=self.kind == "heads")
+        return free, self._chosen(graph, score(), free, align)
 
     def _channel_score(
         self, graph: ChannelGraph, axes: Mapping[ir.Value, int], seen: Activations | None

@@ -38,7 +38,7 @@ def score_channels(graph: ChannelGraph, activations: Mapping[ir.Value, np.ndarra
     for cut in graph.cuts:
         if cut.role == "parameter" or (activations is not None and cut.role == "producer"):
             continue
-        weight = facts.constant(cut.node.inputs[cut.index])
+        weight = facts.constant(cut.constant)
         assert weight is not None
         rows = cut.rows(weight).astype(np.float32)
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))

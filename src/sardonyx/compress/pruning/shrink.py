@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -121,9 +122,9 @@ def padded_work(graph: ChannelGraph, removed: Collection[int], lanes: int) -> fl
     inputs = {cut.node: cut for cut in graph.cuts if cut.role == "consumer"}
     total = 0.0
     for cut in graph.cuts:
-        if cut.role != "producer":
+        if cut.role != "producer" or facts.is_op(cut.node, "Gather"):
             continue
-        weight = facts.static_shape(cut.node.inputs[cut.index]) or ()
+        weight = facts.static_shape(cut.constant) or ()
         outputs = -(-int(stays_after(graph, cut.ids, removed).sum()) // lanes) * lanes
         depth = math.prod(weight) / max(len(cut.ids), 1)
         if cut.node in inputs:
@@ -140,8 +141,10 @@ def layer_channels(graph: ChannelGraph, removed: set[int]) -> tuple[LayerChannel
     for cut in graph.cuts:
         if cut.role != "producer":
             continue
+        ids = np.unique(cut.ids).tolist()
         roots = graph.roots(np.unique(cut.ids)).tolist()
-        reason = next((fixed[root] for root in roots if root in fixed), "")
+        reasons = (graph.reasons.get(i, fixed.get(root)) for i, root in zip(ids, roots, strict=True))
+        reason = next(filter(None, reasons), "")
         after = sum(root not in removed for root in roots)
         layers.append(LayerChannels(node_label(cut.node), cut.node.op_type, len(roots), after, reason))
     return tuple(layers)
@@ -150,22 +153,20 @@ def layer_channels(graph: ChannelGraph, removed: set[int]) -> tuple[LayerChannel
 def remove_channels(model: ir.Model, graph: ChannelGraph, removed: set[int]) -> None:
     """Remove channels from constants and lists of sizes, in place; shapes of inner values are cleared."""
     names = Names(value_names(model))
-    masks: dict[tuple[ir.Node, int], list[tuple[Cut, np.ndarray]]] = {}
+    masks: dict[tuple[ir.Node, int], dict[int, tuple[Cut, np.ndarray]]] = {}
     for cut in graph.cuts:
         stays = stays_after(graph, cut.ids, removed)
         if not stays.all():
-            masks.setdefault((cut.node, cut.index), []).append((cut, stays))
+            masks.setdefault(cut.slot, {})[cut.axis] = cut, stays
     written: dict[tuple[object, ...], ir.Value] = {}
     for (node, index), slices in masks.items():
         old = node.inputs[index]
-        assert old is not None
-        slices.sort(key=lambda one: one[0].axis)
-        key = (old, *((cut.axis, cut.groups, stays.tobytes()) for cut, stays in slices))
+        array = facts.constant(old)
+        assert old is not None and array is not None
+        for _, (cut, stays) in sorted(slices.items()):
+            array = cut.compress(array, stays)
+        key = (old, array.shape, hashlib.sha256(array.tobytes()).digest())
         if key not in written:
-            array = facts.constant(old)
-            assert array is not None
-            for cut, stays in slices:
-                array = cut.compress(array, stays)
             written[key] = write_constant(model, names, node, index, array)
         else:
             replace_constant(model, node, index, written[key])

@@ -19,7 +19,8 @@ def separate_lists(model: ir.Model) -> None:
     for node in list(model.graph):
         if not facts.is_op(node, "Concat") or facts.rank(node.outputs[0]) != 1:
             continue
-        for use in list(node.outputs[0].uses())[1:]:
+        first = 0 if node.outputs[0].is_graph_output() else 1
+        for use in list(node.outputs[0].uses())[first:]:
             copy = ir.node(
                 "Concat", node.inputs, {"axis": ir.AttrInt64("axis", 0)}, name=labels.fresh(node_label(node))
             )
