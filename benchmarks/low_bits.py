@@ -1,21 +1,27 @@
 """Products by weights of few bits and of bfloat16, beside ONNX Runtime and float32.
 
     python benchmarks/low_bits.py --sections int4,int8,bf16 --rows 1,4,32,256
+    python benchmarks/low_bits.py --sections convolutions
+    SARDONYX_SUITES=… python benchmarks/low_bits.py --sections models --models resnet18 resnet50 minilm vit_s
 
 A model is a chain of products of one size. Sardonyx with weights of few bits, ONNX Runtime with the same model, and
 Sardonyx with float32 weights run in alternation; the minimum of each counts. The share of the bandwidth relates the
 bytes of codes, scales and zero points to the bytes that all threads read from memory in the same time, measured before
 by the same process. ONNX Runtime's processor provider has no products of bfloat16. ``SARDONYX_TARGET`` names a lesser
-processor for Sardonyx.
+processor for Sardonyx. Sections ``convolutions`` (chains of one layer) and ``models`` compare sessions with
+``precision="bf16"`` and sessions of float32.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -27,6 +33,7 @@ import rich.table
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
+import suites
 from sardonyx.compiler.executor.thread_pool import pool
 from sardonyx.compiler.machine_peak import measured_peak
 from sardonyx.compiler.target.description import host
@@ -184,10 +191,87 @@ def table(section: str, arguments: argparse.Namespace, bandwidth: float) -> rich
     return result
 
 
+LAYERS = (
+    (64, 256, 1, 1, 56), (256, 64, 1, 1, 56), (256, 256, 1, 1, 14), (512, 2048, 1, 1, 7), (24, 144, 1, 1, 56),
+    (64, 64, 3, 1, 56), (128, 128, 3, 1, 28), (256, 256, 3, 1, 14), (512, 512, 3, 1, 7), (64, 128, 3, 2, 56),
+    (48, 40, 5, 1, 20), (8, 16, 3, 2, 112), (16, 8, 1, 1, 112),
+)  # fmt: skip
+"""Channels, filters, taps along an axis, stride, and rows and columns of an image."""
+
+
+def convolution(channels: int, filters: int, taps: int, stride: int, size: int) -> onnx.ModelProto:
+    """Return a network of a pointwise convolution, the convolution of a layer, and another pointwise one."""
+    rng = np.random.default_rng(0)
+    nodes, weights, name = [], [], "x"
+    for number, (before, after, window, step) in enumerate(
+        [(channels, channels, 1, 1), (channels, filters, taps, stride), (filters, channels, 1, 1)]
+    ):
+        array = rng.standard_normal((after, before, window, window), np.float32) / np.float32(before**0.5 * window)
+        weights.append(numpy_helper.from_array(array, f"w{number}"))
+        nodes.append(
+            helper.make_node("Conv", [name, f"w{number}"], [f"c{number}"], pads=[window // 2] * 4, strides=[step, step])
+        )
+        nodes.append(helper.make_node("Relu", [f"c{number}"], [f"y{number}"]))
+        name = f"y{number}"
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, size, size]),
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None),
+    ]
+    graph = helper.make_graph(nodes, "layer", values[:1], values[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def networks(section: str, arguments: argparse.Namespace) -> Iterator[tuple[str, Any, dict[str, np.ndarray]]]:
+    """Yield the networks of a section: name, model and inputs."""
+    if section == "convolutions":
+        for layer in LAYERS:
+            x = np.random.default_rng(1).standard_normal((1, layer[0], layer[4], layer[4]), np.float32)
+            yield "{}->{} {}x{} stride {} of {}²".format(*layer[:3], *layer[2:]), convolution(*layer), {"x": x}
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for case in suites.cases(Path(folder), arguments.models):
+            yield case.name, case.path, case.feeds(suites.LATENCY_SIZES)
+
+
+def compare_precisions(section: str, arguments: argparse.Namespace) -> rich.table.Table:
+    """Measure sessions of bfloat16 beside sessions of float32."""
+    result = rich.table.Table(title=section)
+    for column in ("network", "float32, ms", "bfloat16, ms", "× float32", "error"):
+        result.add_column(column)
+    ratios = []
+    for name, source, feeds in networks(section, arguments):
+        options: dict[str, Any] = {"compile": "wait", "threads": arguments.threads}
+        floats = sardonyx.Session(source, **options)
+        try:
+            narrow = sardonyx.Session(source, precision="bf16", precision_tolerance=arguments.tolerance, **options)
+        except sardonyx.SardonyxError as error:
+            result.add_row(name, "", "", "", str(error))
+            continue
+        assert narrow.precision is not None
+        runs = {
+            form: functools.partial(session.run, None, feeds)
+            for form, session in (("float32", floats), ("bf16", narrow))
+        }
+        seconds = least_seconds(runs, 2)["bf16"]
+        least = least_seconds(runs, max(arguments.rounds, int(arguments.rounds * 0.01 / seconds)))
+        ratios.append(least["float32"] / least["bf16"])
+        result.add_row(
+            name, *(f"{1e3 * seconds:.3f}" for seconds in least.values()), f"{ratios[-1]:.2f}",
+            f"{narrow.precision.forms[-1].error:.1e}",
+        )  # fmt: skip
+    result.add_row("geometric mean", "", "", f"{np.exp(np.mean(np.log(ratios))):.2f}", "")
+    return result
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sections", default="int4,int2,int8", help="int4, int2, int8, bf16, separated by commas")
+    parser.add_argument(
+        "--sections", default="int4,int2,int8",
+        help="int4, int2, int8, bf16, convolutions, models, separated by commas",
+    )  # fmt: skip
+    parser.add_argument("--models", nargs="*", default=["resnet18", "resnet50", "minilm", "vit_s", "mobilenetv2"])
+    parser.add_argument("--tolerance", type=float, default=0.02, help="the largest error of a model in bfloat16")
     parser.add_argument("--rows", default="1,4,32,256", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("--size", type=int, default=4096, help="rows and columns of the weights")
     parser.add_argument("--layers", type=int, default=8)
@@ -195,9 +279,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     console = rich.console.Console(width=140)
+    chosen = arguments.sections.split(",")
+    for section in chosen:
+        if section in ("convolutions", "models"):
+            console.print(compare_precisions(section, arguments))
+    chosen = [section for section in chosen if section in SECTIONS]
+    if not chosen:
+        return
     bandwidth = measured_peak(host(), pool(arguments.threads)).bytes
     console.print(f"{host().name}, {arguments.threads} threads, {bandwidth / 1e9:.1f} GB/s from memory")
-    for section in arguments.sections.split(","):
+    for section in chosen:
         console.print(table(section, arguments, bandwidth))
 
 

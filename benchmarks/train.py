@@ -1,6 +1,7 @@
 """Measure training: our steps next to those of torch, eager and compiled, with fused optimizers.
 
     python benchmarks/train.py --networks mlp cnn --threads 1 2 --plot train.png --markdown docs/benchmarks.md
+    python benchmarks/train.py --networks mlp gpt resnet18-64 --threads 1 --precision bf16
 
 Every engine trains the same network from the same weights on the same batches in a process of its own; short blocks of
 steps alternate, ratios are medians over the rounds with an interval of 95 %, and the losses of the first steps are
@@ -39,7 +40,7 @@ GOAL, BEST_GOAL = 2.0, 1.5
 SECTIONS = ("speed", "start", "publish")
 
 
-def compared(network: str, model: Path, engines: Sequence[str], threads: int, seconds: float) -> Result:
+def compared(network: str, model: Path, engines: Sequence[str], threads: int, seconds: float, precision: str) -> Result:
     """Return times, memory and losses of the engines on a network."""
     failures: dict[str, str] = {}
     rounds: dict[str, list[Result]] = {}
@@ -48,7 +49,7 @@ def compared(network: str, model: Path, engines: Sequence[str], threads: int, se
         workers: dict[str, Worker] = {}
         for engine in engines:
             try:
-                worker = stack.enter_context(Worker(engine, network, model, threads))
+                worker = stack.enter_context(Worker(engine, network, model, threads, precision=precision))
                 warm = worker.steps(WARM_STEPS)
             except RuntimeError as error:
                 failures[engine] = str(error)
@@ -78,14 +79,14 @@ def compared(network: str, model: Path, engines: Sequence[str], threads: int, se
     }
 
 
-def first_steps(network: str, model: Path, engines: Sequence[str], threads: int) -> Result:
+def first_steps(network: str, model: Path, engines: Sequence[str], threads: int, precision: str) -> Result:
     """Return the seconds to the end of the first step of each engine, with empty and filled caches."""
     seconds: Result = {}
     for engine in engines:
         with tempfile.TemporaryDirectory() as cache:
             for state in ("empty", "filled"):
                 try:
-                    with Worker(engine, network, model, threads, Path(cache)) as worker:
+                    with Worker(engine, network, model, threads, Path(cache), precision) as worker:
                         seconds[f"{engine}, {state}"] = worker.start["seconds"]
                         if engine == SUBJECT and state == "filled":
                             steps = worker.steps(2 * len(train_networks.NETWORKS[network].batches()))
@@ -214,6 +215,10 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=list(train_networks.NETWORKS))
     parser.add_argument("--engines", nargs="*", default=[SUBJECT, *PEERS], help=", ".join((SUBJECT, *PEERS)))
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
+    parser.add_argument(
+        "--precision", default="float32", choices=("float32", "bf16"),
+        help="the numbers of products, of torch's by autocast: `precision` of a Trainer",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=6.0, help="duration of the rounds of a network")
     parser.add_argument("--models", type=Path, help="folder of the exported networks, reused by later runs")
     parser.add_argument("--json", type=Path, help="file for all figures")
@@ -234,10 +239,12 @@ def main() -> None:
         for name, model in models(chosen.models or Path(temporary), chosen.networks):
             if "speed" in chosen.sections:
                 for threads in chosen.threads:
-                    speed[threads][name] = compared(name, model, chosen.engines, threads, chosen.seconds)
+                    speed[threads][name] = compared(
+                        name, model, chosen.engines, threads, chosen.seconds, chosen.precision
+                    )
                     print(json.dumps({"network": name, "threads": threads, **speed[threads][name]}), file=sys.stderr)
             if "start" in chosen.sections:
-                start[name] = first_steps(name, model, chosen.engines, chosen.threads[0])
+                start[name] = first_steps(name, model, chosen.engines, chosen.threads[0], chosen.precision)
             if "publish" in chosen.sections:
                 publish[name] = train_engines.publication(name, model)
     tables = [speed_table(threads, results, chosen.engines) for threads, results in speed.items() if results]

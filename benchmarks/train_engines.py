@@ -37,6 +37,7 @@ class Worker:
         model: The ONNX file.
         threads: Number of threads.
         cache: The folder of the program cache; None for that of the environment.
+        precision: The numbers of products: ``float32`` or ``bf16``, torch's by autocast.
 
     Attributes:
         start: The reply of the child after its first step: seconds and loss.
@@ -47,9 +48,9 @@ class Worker:
 
     def __init__(
         self, engine: str, network: str, model: Path, threads: int,
-        cache: Path | None = None,
+        cache: Path | None = None, precision: str = "float32",
     ) -> None:  # fmt: skip
-        arguments = json.dumps([engine, network, str(model), threads])
+        arguments = json.dumps([engine, network, str(model), threads, precision])
         surroundings = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         if cache is not None:
             surroundings["SARDONYX_CACHE"] = str(cache)
@@ -91,7 +92,7 @@ class Worker:
 # The engines, in the child process.
 
 
-def sardonyx(network: train_networks.Network, model: Path, threads: int) -> Step:
+def sardonyx(network: train_networks.Network, model: Path, threads: int, precision: str) -> Step:
     """Return a step of our trainer."""
     from sardonyx import train
 
@@ -103,6 +104,7 @@ def sardonyx(network: train_networks.Network, model: Path, threads: int) -> Step
     }[network.optimizer]()
     trainer = train.Trainer(
         str(model), train.CrossEntropy(), optimizer, trainable=parameters_of(network, model), threads=threads,
+        precision=precision,
     )  # fmt: skip
     return trainer.step
 
@@ -159,7 +161,7 @@ def _is_installed(name: str) -> bool:
     return util.find_spec(name) is not None
 
 
-def _torch(network: train_networks.Network, compiled: bool) -> Step:
+def _torch(network: train_networks.Network, compiled: bool, precision: str) -> Step:
     import torch
 
     module = network.module().train()
@@ -176,7 +178,8 @@ def _torch(network: train_networks.Network, compiled: bool) -> Step:
     def step(batch: train_networks.Batch) -> float:
         *inputs, labels = (torch.from_numpy(array) for array in batch.values())
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(forward(*inputs), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            loss = loss_of(forward(*inputs), labels)
         loss.backward()
         optimizer.step()
         return float(loss)
@@ -184,14 +187,14 @@ def _torch(network: train_networks.Network, compiled: bool) -> Step:
     return step
 
 
-def build(engine: str, network: train_networks.Network, model: Path, threads: int) -> Step:
+def build(engine: str, network: train_networks.Network, model: Path, threads: int, precision: str) -> Step:
     """Return the step of an engine."""
     if engine == SUBJECT:
-        return sardonyx(network, model, threads)
+        return sardonyx(network, model, threads, precision)
     import torch
 
     torch.set_num_threads(threads)
-    return _torch(network, engine == "torch-compile")
+    return _torch(network, engine == "torch-compile", precision)
 
 
 def _import(engine: str) -> None:
@@ -224,7 +227,7 @@ class _Modules:
         Build.add = counted  # type: ignore[method-assign]
 
 
-def serve(engine: str, name: str, model: Path, threads: int) -> None:
+def serve(engine: str, name: str, model: Path, threads: int, precision: str) -> None:
     """Build an engine, take a step, and then as many steps as each line of the input says."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -235,7 +238,7 @@ def serve(engine: str, name: str, model: Path, threads: int) -> None:
     imported = resident_bytes("VmRSS")
     begin = time.perf_counter()
     try:
-        step = build(engine, network, model, threads)
+        step = build(engine, network, model, threads, precision)
         first = step(next(batches))
     except Exception as error:  # the engines' errors have no base class of their own
         text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -257,5 +260,5 @@ def serve(engine: str, name: str, model: Path, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    chosen, network_name, file, number = json.loads(sys.argv[1])
-    serve(chosen, network_name, Path(file), number)
+    chosen, network_name, file, number, narrow = json.loads(sys.argv[1])
+    serve(chosen, network_name, Path(file), number, narrow)

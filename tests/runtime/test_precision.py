@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
+from sardonyx.compiler.target.description import NAMED
+from sardonyx.compress.at_load import compression
+from sardonyx.errors import EvaluationError, OptionError
 
 SIZE = 320
 
@@ -121,9 +124,71 @@ def test_a_watched_file_is_not_compressed(tmp_path: Any) -> None:
         sardonyx.Session(path, precision="bf16", watch=True)
 
 
-def test_bfloat16_needs_its_operator_set() -> None:
-    with pytest.raises(UnsupportedError, match="operator set 13"):
-        sardonyx.Session(network(opset=12), precision="bf16", precision_data=samples(2))
+def test_older_operator_sets_are_converted_to_the_first_with_bfloat16() -> None:
+    session = sardonyx.Session(network(opset=12), precision="bf16", precision_data=samples(2))
+    assert session.model.graph.opset_imports[""] == 13
+    assert 0 < error(session, samples(1)[0]) <= 0.02
+
+
+def convolutions() -> onnx.ModelProto:
+    """Pointwise convolutions with a residual connection, and one of a window, which Winograd's algorithm computes."""
+    rng = np.random.default_rng(0)
+    shapes = {"stem": (64, 3, 3, 3), "a": (64, 64, 1, 1), "b": (64, 64, 3, 3), "c": (64, 64, 1, 1)}
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape, np.float32) / np.float32(np.prod(shape[1:]) ** 0.5), name)
+        for name, shape in shapes.items()
+    ]
+    text = """<ir_version: 8, opset_import: ["": 17]> net (float[1, 3, 56, 56] x) => (float[1, 64, 56, 56] y) {
+        s = Conv <pads = [1, 1, 1, 1]> (x, stem)
+        t = Conv (s, a)
+        r = Relu (t)
+        u = Conv <pads = [1, 1, 1, 1]> (r, b)
+        v = Add (u, s)
+        y = Conv (v, c)
+    }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(weights)
+    return model
+
+
+FAST = replace(NAMED["avx512bf16"], fast_pairs=True)
+
+
+def rounded(session: sardonyx.Session) -> list[str]:
+    """Return the weights of the convolutions whose images are rounded to bfloat16."""
+    nodes = [node for node in session.model.graph if node.op_type == "Conv"]
+    producers = [node.inputs[0].producer() for node in nodes]  # type: ignore[union-attr]
+    return [
+        str(node.inputs[1].name).split("_")[0]  # type: ignore[union-attr]
+        for node, producer in zip(nodes, producers, strict=True) if producer is not None and producer.op_type == "Cast"
+    ]  # fmt: skip
+
+
+def test_convolutions_that_are_faster_read_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "host", lambda: FAST)
+    session = sardonyx.Session(convolutions(), precision="bf16", compile="wait")
+    assert rounded(session) == ["a", "c"]
+    (addition,) = (node for node in session.model.graph if node.op_type == "Add")
+    assert addition.inputs[1].producer().op_type == "Cast"  # type: ignore[union-attr]
+    x = np.random.default_rng(1).standard_normal((1, 3, 56, 56), np.float32)
+    (expected,) = sardonyx.run(convolutions(), {"x": x}).values()
+    (actual,) = session.run(None, {"x": x})
+    assert 0 < np.abs(actual - expected).max() <= 0.02 * np.abs(expected).max()
+
+
+def test_processors_without_fast_pairs_keep_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "host", lambda: replace(FAST, fast_pairs=False))
+    assert rounded(sardonyx.Session(convolutions(), precision="bf16")) == []
+
+
+def test_convolutions_stay_in_float32_until_the_error_is_within_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "host", lambda: FAST)
+    session = sardonyx.Session(convolutions(), precision="bf16")
+    report = session.precision
+    assert report is not None
+    tolerance = (report.forms[1].error or 0) * 0.9
+    session = sardonyx.Session(convolutions(), precision="bf16", precision_tolerance=tolerance)
+    assert rounded(session) == ["a"]
 
 
 def test_other_sessions_have_no_report() -> None:

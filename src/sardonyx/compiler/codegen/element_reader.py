@@ -95,6 +95,7 @@ class Reader(PositionArithmetic):
         """Discard the instructions written inside; yields the emitter that receives the instructions."""
         written = self.kernel.emitter
         self.kernel.emitter = Emitter(converts_halves=written.converts_halves)
+        self.kernel.emitter.flushes_bfloat16 = written.flushes_bfloat16
         known, reshaped, self._indices, self._reshaped = self._indices, self._reshaped, {}, {}
         with self.inside():
             yield self.kernel.emitter

@@ -234,6 +234,11 @@ def _bfloat16_bits(emitter: Emitter, value: str, lanes: int) -> str:
     """Return the upper halves of floats, rounded to nearest, ties to even; NaN stays NaN."""
     wide = vector(lanes, "i32")
     let = emitter.let
+    if emitter.flushes_bfloat16 and lanes in (8, 16):
+        halves = vector(lanes, "bfloat")
+        name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}"
+        narrow = emitter.call(halves, name, [(vector(lanes, "float"), value)])
+        return let(f"bitcast {halves} {narrow} to {vector(lanes, 'i16')}")
 
     def number(value: int) -> str:
         return splat(str(value), lanes, "i32")

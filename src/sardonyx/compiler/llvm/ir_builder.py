@@ -79,6 +79,8 @@ class Emitter:
 
     Attributes:
         converts_halves: See above.
+        flushes_bfloat16: True if conversions to bfloat16 may replace denormal numbers by 0, as the products of the
+            kernel do; the processor then has an instruction for them.
         where: Names of the enclosing blocks, from outermost to innermost.
         declarations: External functions that the body calls, as ``declare`` lines.
         globals: Definitions of module-level constants that the body reads, by name.
@@ -86,6 +88,7 @@ class Emitter:
 
     def __init__(self, *, converts_halves: bool = True) -> None:
         self.converts_halves = converts_halves
+        self.flushes_bfloat16 = False
         self._lines: list[str] = []
         self._slots: list[str] = []
         self._count = 0

@@ -120,6 +120,7 @@ class ImageKernel:
         """Emit a convolution; return the work items and the name of the kernel."""
         w, kernel, schedule = self.writer, self.writer.kernel, choice.schedule
         w.choice = choice
+        kernel.emitter.flushes_bfloat16 = schedule.tile is not None and schedule.tile.bfloat16
         w.prepare_numbers()
         self.extremes = Extremes(w, w.group.root) if w.group.root in self.context.reduced else None
         params = conv.core.params
@@ -127,7 +128,8 @@ class ImageKernel:
         channels, filters = shape[1], out[1]
         assert isinstance(channels, int)
         assert isinstance(filters, int)
-        dtype = dtype_of(conv.image) if params["dtype"] == t.INT32 else t.FLOAT
+        has_words = schedule.tile is not None and schedule.tile.dot_width > 1
+        dtype = dtype_of(conv.image) if params["dtype"] == t.INT32 or has_words else t.FLOAT
         reads_image = not schedule.staged or (schedule.algorithm == "winograd" and dtype == t.FLOAT)
         pointer = w.pointer(self.context.image(conv.image, schedule.blocked, dtype)) if reads_image else ""
         wide = wide_axes(conv)

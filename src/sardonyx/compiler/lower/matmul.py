@@ -111,6 +111,7 @@ class Contraction:
                 self._dot_width((m, n, k), distances) if constant
                 else self._word_width((m, n, k), distances, k_steps[1][0], n_step)
             )  # fmt: skip
+        kernel.emitter.flushes_bfloat16 = dot_width > 1 and dtype_of(a.base) == t.BFLOAT16
         if dot_width > 1:
             k, m_step = floor_div(k, dot_width), floor_div(m_step, dot_width)
         word = t.INT32 if result == t.INT32 else t.FLOAT

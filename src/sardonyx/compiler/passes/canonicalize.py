@@ -9,6 +9,8 @@
   rows and columns exchanges the operands.
 - Products of dequantized values are products of int8 codes (:mod:`sardonyx.compiler.passes.int8_matmul`). This is not a
   pass of its own: a convolution of codes needs the image and the movements that the rule for ``convolve`` has at hand.
+- A convolution in float32 of numbers that are bfloat16 is one of bfloat16, if that is faster
+  (:mod:`sardonyx.compiler.passes.bfloat16_convolutions`).
 - Rows of a dequantized table are dequantized rows (:mod:`sardonyx.compiler.passes.gathered_tables`).
 - Known rows at equal distances are a slice.
 - Dequantized weights of other products keep their codes (:mod:`sardonyx.compiler.passes.low_bit_matmul`).
@@ -34,6 +36,7 @@ from sardonyx.compiler.analysis.patterns import skip_broadcasts
 from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.analysis.weight_gradients import has_kernel
+from sardonyx.compiler.passes.bfloat16_convolutions import narrow_operands
 from sardonyx.compiler.passes.computed_codes import multiply_computed_codes
 from sardonyx.compiler.passes.gathered_tables import gather_rows
 from sardonyx.compiler.passes.int8_matmul import image_operands, multiply_codes
@@ -268,7 +271,10 @@ def convolve_images(m: Match, x: Tensor, w: Tensor, **params: Any) -> Value | No
     if shape_of(image) != shape:
         image = apply("reshape", image, shape=shape)
     narrow = image_operands(image, w, params, m.context.target)
-    if narrow is not None:
+    halves = narrow_operands(m.value, image, w, params, m.context.target) if narrow is None else None
+    if halves is not None:
+        result = _convolve(*halves, params)
+    elif narrow is not None:
         image, weights, narrow_params, finish = narrow
         sums = _convolve(image, weights, narrow_params)
         if sums.dtype == t.FLOAT:

@@ -20,6 +20,7 @@ from sardonyx.compiler.tiling.convolution import (
     choose_convolution,
     is_depthwise,
     is_winograd,
+    suits_pairs,
 )
 from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size
@@ -52,7 +53,8 @@ def _describe(match: Convolution, target: Target, threads: int) -> ConvolutionPr
     params = match.core.params
     weights = match.weights
     narrow = is_closed(weights) and params["dtype"] == t.INT32 and dtype_of(match.image) in NARROW_DTYPES
-    floats = params["dtype"] in (t.FLOAT, t.FLOAT16, t.BFLOAT16) and dtype_of(match.image) == params["dtype"]
+    image = dtype_of(match.image)
+    floats = params["dtype"] in (t.FLOAT, t.FLOAT16, t.BFLOAT16) and image in (params["dtype"], t.BFLOAT16)
     if not narrow and not floats:
         raise UnsupportedError(f"convolve of {match.image.type} as {params['dtype'].name.lower()} has no kernel.")
     channels, filters = shape_of(match.image)[1], shape_of(match.result)[1]
@@ -65,6 +67,8 @@ def _describe(match: Convolution, target: Target, threads: int) -> ConvolutionPr
         tuple(params["kernel_dilation"]), tuple(params["base_dilation"]), tuple(out), dtype_of(match.image),
         wide_axes(match)[-1], threads, is_closed(weights), match.ends, form.dot_width if form else 1,
     )  # fmt: skip
+    if image == dtype_of(weights) == t.BFLOAT16 and suits_pairs(problem, target):
+        return replace(problem, dot_width=2)
     if narrow and form is None and not is_depthwise(problem):
         raise UnsupportedError(f"convolve of {match.image.type} with {weights.type} has no kernel.")
     return replace(problem, exact=True) if narrow and is_winograd(problem) and _is_small(match) else problem

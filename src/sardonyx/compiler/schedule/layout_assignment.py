@@ -16,7 +16,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.errors import UnsupportedError
 
-BLOCKED_DTYPES = frozenset({t.FLOAT, t.INT32, t.UINT8, t.INT8, t.INT16})
+BLOCKED_DTYPES = frozenset({t.FLOAT, t.BFLOAT16, t.INT32, t.UINT8, t.INT8, t.INT16})
 """The element types of blocked images."""
 
 
@@ -116,6 +116,8 @@ def _may_be_blocked(grouping: Grouping, root: Value) -> bool:
     windows = [user.params["window"] for user in grouping.users[root] if user.op == "reduce_window"]
     if any(len(window) != len(shape) - 2 for window in windows):
         return False  # LRN: windows over channels, which blocks separate.
+    if windows and dtype_of(root) == t.BFLOAT16:
+        return False  # Pooling of blocks combines elements as they are in memory.
     return not any(reader in plain for reader in grouping.consumers(root))
 
 

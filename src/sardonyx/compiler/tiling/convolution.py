@@ -27,7 +27,7 @@ from sardonyx.compiler.tiling.matrix_convolution import PLANES, MatrixConvolutio
 from sardonyx.compiler.tiling.toom_cook import LARGEST
 from sardonyx.compiler.tiling.windows import Windows, block_count
 from sardonyx.core.dim import Dim, Size
-from sardonyx.core.ir.types import FLOAT, UINT8, DType, is_integer
+from sardonyx.core.ir.types import BFLOAT16, FLOAT, UINT8, DType, is_integer
 
 Algorithm = Literal["direct", "planar", "depthwise", "winograd", "matrix"]
 
@@ -97,6 +97,16 @@ class ConvolutionProblem:
         return self.out[self.axis]
 
     @property
+    def has_pairs(self) -> bool:
+        """True if a lane multiplies pairs of bfloat16."""
+        return self.dtype == BFLOAT16 and self.dot_width == 2
+
+    @property
+    def direct_cost(self) -> float:
+        """Cost of the direct form in scalar FMAs of a thread."""
+        return self.fmas * (costs.BFLOAT16_PAIR_FMAS / 2 if self.has_pairs else 1)
+
+    @property
     def fmas(self) -> float:
         """Scalar FMAs of a thread, computed directly; open sizes count as those in the middle of a network."""
         batch = self.batch if isinstance(self.batch, int) else 1
@@ -125,7 +135,7 @@ def _times(sizes: tuple[int, ...]) -> str:
 
 _TILE_FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "lanes": int, "blocks": int, "outputs": int, "inner": int, "blocked": bool, "filters": int, "channels": int,
-    "groups": int, "form": str, "dot_width": int, "saturates": bool,
+    "groups": int, "form": str, "dot_width": int, "saturates": bool, "bfloat16": bool,
 }  # fmt: skip
 
 
@@ -276,9 +286,9 @@ class ConvolutionSchedule:
 def _validate_tile(tile: Tile, problem: ConvolutionProblem, target: Target, blocked: bool) -> None:
     fixed = choose_tile(
         target, channels=problem.channels, filters=problem.filters, groups=problem.groups, blocked=blocked,
-        width=problem.width, taps=math.prod(problem.window), dot_width=problem.dot_width,
+        width=problem.width, taps=math.prod(problem.window), dot_width=problem.dot_width, bfloat16=problem.has_pairs,
     )  # fmt: skip
-    for name in ("lanes", "blocked", "filters", "channels", "groups", "dot_width", "saturates"):
+    for name in ("lanes", "blocked", "filters", "channels", "groups", "dot_width", "saturates", "bfloat16"):
         value, expected = getattr(tile, name), getattr(fixed, name)
         require(value == expected, f"the tile's {name} is {expected} for this problem on {target.name}, got {value}.")
     most = block_count(tile.filters, tile.lanes)
@@ -323,6 +333,18 @@ def _is_integer_winograd(problem: ConvolutionProblem, target: Target) -> bool:
     Processors that add four products of bytes at once are as fast without transforms.
     """
     return is_winograd(problem) and problem.exact and target.saturates and target.together(16) > 1
+
+
+def suits_pairs(problem: ConvolutionProblem, target: Target) -> bool:
+    """Return True if a direct convolution of pairs of bfloat16 is the fastest form of a convolution of bfloat16.
+
+    Few channels would be blocks of zeros for the most part.
+    """
+    if not (target.multiplies_bfloat16 and target.fast_pairs) or problem.groups > 1 or not problem.constant_weights:
+        return False
+    if problem.channels < costs.FEWEST_PAIRED_CHANNELS:
+        return False
+    return _choose(replace(problem, dtype=BFLOAT16, dot_width=2), target).schedule.algorithm == "direct"
 
 
 def refuse_planar(problem: ConvolutionProblem, target: Target) -> str | None:
@@ -421,10 +443,10 @@ def _direct(
     problem: ConvolutionProblem, target: Target
 ) -> tuple[ConvolutionSchedule, tuple[Candidate[ConvolutionSchedule], ...]]:
     """The direct schedule with the tile of least cost, and the others as rejected candidates."""
-    blocked = problem.channels > costs.MOST_PLANES or is_integer(problem.dtype)
+    blocked = problem.channels > costs.MOST_PLANES or problem.dot_width > 1 or is_integer(problem.dtype)
     compared = tile_costs(
         target, channels=problem.channels, filters=problem.filters, groups=problem.groups, blocked=blocked,
-        width=problem.width, taps=math.prod(problem.window), dot_width=problem.dot_width,
+        width=problem.width, taps=math.prod(problem.window), dot_width=problem.dot_width, bfloat16=problem.has_pairs,
     )  # fmt: skip
     best = min(compared, key=compared.__getitem__)
 
@@ -436,7 +458,9 @@ def _direct(
 
     rejected = tuple(
         Candidate(
-            schedule(tile), "higher estimated cost", problem.fmas * cost / compared[best] if compared[best] else None
+            schedule(tile),
+            "higher estimated cost",
+            problem.direct_cost * cost / compared[best] if compared[best] else None,
         )
         for tile, cost in compared.items()
         if tile != best
@@ -477,7 +501,7 @@ def _choose_winograd(
     alternatives: tuple[Candidate[ConvolutionSchedule], ...],
 ) -> Choice[ConvolutionSchedule]:
     """Choose between the direct form and Winograd's, by cost among the tiles that are exact enough."""
-    lanes, fmas = target.lanes(32), problem.fmas
+    lanes, fmas = target.lanes(32), problem.direct_cost
     if not is_winograd(problem) or problem.channels < lanes or 2 * problem.filters < lanes:
         return Choice(problem, direct, "least estimated cost of the direct tiles", fmas, alternatives)
     sizes = problem.winograd_sizes

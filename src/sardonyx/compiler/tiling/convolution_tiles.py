@@ -29,9 +29,10 @@ class Tile:
         form: ``direct``: lanes are output channels, and inputs are broadcast. ``dot``: lanes are input channels, added
             up at the end, for few output channels. ``grouped``: lanes are channels of small groups, inputs are
             shuffled.
-        dot_width: Adjacent integer channels that a lane multiplies and adds in one instruction; they count as one
-            channel of 32 bits.
+        dot_width: Adjacent integer or bfloat16 channels that a lane multiplies and adds in one instruction; they count
+            as one channel of 32 bits.
         saturates: True if sums of two byte products saturate at 16 bits on the target.
+        bfloat16: True if the adjacent channels are bfloat16, and sums float32.
     """
 
     lanes: int
@@ -45,11 +46,12 @@ class Tile:
     form: Literal["direct", "dot", "grouped"] = "direct"
     dot_width: int = 1
     saturates: bool = False
+    bfloat16: bool = False
 
     @property
     def element(self) -> str:
-        """LLVM's type of a channel, and of a sum."""
-        return "i32" if self.dot_width > 1 else "float"
+        """LLVM's type of a channel, or of a word of adjacent channels, and of a sum."""
+        return "i32" if self.dot_width > 1 and not self.bfloat16 else "float"
 
     @property
     def corrects_overflow(self) -> bool:
@@ -108,6 +110,7 @@ def choose_tile(
     width: Size | None = None,
     taps: int = 1,
     dot_width: int = 1,
+    bfloat16: bool = False,
 ) -> Tile:
     """Return the tile of a direct convolution with the least estimated cost.
 
@@ -120,11 +123,12 @@ def choose_tile(
         width: Outputs of a row; None if open.
         taps: Taps of the window.
         dot_width: Adjacent channels that a lane multiplies and adds in one instruction; the image is then blocked.
+        bfloat16: True if the adjacent channels are bfloat16.
     """
     return min(
         tile_costs(
             target, channels=channels, filters=filters, groups=groups, blocked=blocked, width=width, taps=taps,
-            dot_width=dot_width,
+            dot_width=dot_width, bfloat16=bfloat16,
         ).items(),
         key=lambda item: item[1],
     )[0]  # fmt: skip
@@ -140,6 +144,7 @@ def tile_costs(
     width: Size | None = None,
     taps: int = 1,
     dot_width: int = 1,
+    bfloat16: bool = False,
 ) -> dict[Tile, float]:
     """Return the compared tiles of a direct convolution with costs; see :func:`choose_tile`.
 
@@ -155,12 +160,8 @@ def tile_costs(
     most = min(block_count(filters, lanes), 4)
     sums = min(room, target.vector_registers - 4)
     shapes = [(blocks, min(room - blocks, sums) // blocks) for blocks in range(1, most + 1)]
-    tiles = [
-        Tile(
-            lanes, blocks, outputs, inner, blocked, filters, channels, groups, dot_width=dot_width, saturates=saturates
-        )
-        for blocks, outputs in shapes
-    ]
+    plain = Tile(lanes, 1, 1, inner, blocked, filters, channels, groups, "direct", dot_width, saturates, bfloat16)
+    tiles = [replace(plain, blocks=blocks, outputs=outputs) for blocks, outputs in shapes]
     broadcast = costs.BROADCAST_COST.get(target.vector_bits, costs.UNKNOWN_BROADCAST_COST)
     compared = {tile: _direct_cost(tile, width, broadcast) for tile in tiles}
     if not blocked or dot_width > 1:

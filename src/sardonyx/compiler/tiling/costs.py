@@ -236,6 +236,19 @@ Trades direct convolutions of integers for transforms, on processors without VNN
 Provenance: Zen 3 (busy), 3x3 layers of 32 to 512 channels, in both forms by `SARDONYX_SCHEDULE`.
 """
 
+BFLOAT16_PAIR_FMAS = 1.1
+"""Vector FMAs that take as long as a product of pairs of bfloat16 of all lanes, in a direct convolution.
+
+Trades direct convolutions of bfloat16 for Winograd's of float32, on processors with :attr:`.Target.fast_pairs`.
+Provenance: Zen 5 (busy), `python benchmarks/low_bits.py --sections convolutions`.
+"""
+
+FEWEST_PAIRED_CHANNELS = 8
+"""Fewest channels of a convolution of pairs of bfloat16; fewer fill less than half of a block.
+
+Provenance: Zen 5 (busy), `python benchmarks/low_bits.py --sections convolutions`.
+"""
+
 WINOGRAD_STAGE_TILES = 8
 """Tiles per thread below which a kernel of its own transforms all inputs.
 

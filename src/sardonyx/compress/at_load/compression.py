@@ -1,9 +1,9 @@
 """The form of a model that a session runs: compressed if the error that is measured stays within a tolerance.
 
 A form is a rewritten model. Each form is compiled as the session will compile it, runs on samples, and is compared with
-the model as given. Products by weights become bfloat16; everything around them stays in float32, where the engine
-computes as fast. A fixed precision whose error exceeds the tolerance is an error, so that no session answers with less
-accuracy than requested.
+the model as given. Products by weights become bfloat16, and so do the operands of convolutions that are then faster;
+everything around them stays in float32, where the engine computes as fast. A fixed precision whose error exceeds the
+tolerance is an error, so that no session answers with less accuracy than requested.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from sardonyx.base.cpu_count import thread_count
+from sardonyx.compiler.target.description import host
+from sardonyx.compress.at_load.rounded_convolutions import faster_convolutions, round_operands
 from sardonyx.compress.float16.auto import auto_mixed_precision, draw_samples, output_error
 from sardonyx.compress.float16.convert import convert_bfloat16, node_label
 from sardonyx.compress.quantization import quantize
@@ -24,6 +27,8 @@ from sardonyx.compress.samples import read_samples
 from sardonyx.errors import EvaluationError, OptionError, SardonyxError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
+from sardonyx.rewrite.analysis.inference import infer_shapes
+from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.precision import PrecisionForm, PrecisionReport
@@ -39,6 +44,9 @@ _SECONDS = 0.3
 
 _MARGIN = 0.97
 """A compressed form is chosen if a run takes less than this share of the time of the model as given."""
+
+_FIRST_OPSET = 13
+"""The first standard operator set with bfloat16."""
 
 _TRIALS = 12
 """Most trials of the search for products that stay in float32."""
@@ -143,19 +151,13 @@ class _Trial:
         model = makers[name]()
         error, session = self._error(model)
         if name == "bf16" and error > self.options.precision_tolerance:
-            optimized = self._optimized
-            mixed = auto_mixed_precision(
-                optimized, list(self.samples), self.options.precision_tolerance, dtype="bfloat16", keep_io_types=True,
-                node_block_list=_others(optimized), max_trials=_TRIALS,
-            )  # fmt: skip
-            model = mixed.model
+            model, error, session = self._mixed()
             if not _has_bfloat16(model):
                 raise EvaluationError(
                     "every product in bfloat16 has an error above the tolerance.",
                     where="precision",
                     remedy='Raise precision_tolerance, or use precision="auto".',
                 )
-            error, session = self._error(model)
         seconds = self._seconds({"float32": self.session, name: session})
         self.forms[0] = replace(self.forms[0], seconds=min(self.forms[0].seconds or 0.0, seconds["float32"]))
         return PrecisionForm(name, error, seconds[name]), model
@@ -165,18 +167,56 @@ class _Trial:
         answers = [self._answers(session, feeds) for feeds in self.samples]
         return max(output_error(*pair) for pair in zip(self.expected, answers, strict=True)), session
 
-    def _bfloat16(self) -> ir.Model:
-        return convert_bfloat16(self._optimized, keep_io_types=True, node_block_list=_others(self._optimized)).model
+    def _bfloat16(self, convolutions: int | None = None) -> ir.Model:
+        """Return the model in bfloat16: products by weights, and the first convolutions that are faster, or all."""
+        converted = convert_bfloat16(self._optimized, keep_io_types=True, node_block_list=_others(self._optimized))
+        model = converted.model
+        round_operands(model, self._faster_convolutions(model)[:convolutions])
+        return model
+
+    def _faster_convolutions(self, model: ir.Model) -> list[ir.Node]:
+        infer_shapes(model, strict=False)
+        return faster_convolutions(model, host(), thread_count(self.options.threads))
+
+    def _mixed(self) -> tuple[ir.Model, float, Session]:
+        """Return a model in bfloat16 whose error is within the tolerance, if there is one, with error and session.
+
+        All products and as many of the first convolutions as the tolerance permits; else some of the products.
+        """
+        tolerance = self.options.precision_tolerance
+        least, most = 0, len(self._faster_convolutions(self._optimized))
+        if most:
+            best = self._trial(0)
+            while best[1] <= tolerance and most - least > 1:
+                count = (least + most) // 2
+                trial = self._trial(count)
+                if trial[1] <= tolerance:
+                    best, least = trial, count
+                else:
+                    most = count
+            if best[1] <= tolerance:
+                return best
+        optimized = self._optimized
+        mixed = auto_mixed_precision(
+            optimized, list(self.samples), tolerance, dtype="bfloat16", keep_io_types=True,
+            node_block_list=_others(optimized), max_trials=_TRIALS,
+        )  # fmt: skip
+        return mixed.model, *self._error(mixed.model)
+
+    def _trial(self, convolutions: int) -> tuple[ir.Model, float, Session]:
+        model = self._bfloat16(convolutions)
+        return model, *self._error(model)
 
     @functools.cached_property
     def _optimized(self) -> ir.Model:
         """The model as given after rewrites, which compute weights ahead: those of transposed weights, for example."""
-        return optimize(copy_model(self.source), verify=False).model
+        model = optimize(copy_model(self.source), verify=False).model
+        opset = model.graph.opset_imports.get("", _FIRST_OPSET)
+        return convert_opset(model, _FIRST_OPSET) if opset < _FIRST_OPSET else model
 
 
 def _has_bfloat16(model: ir.Model) -> bool:
-    tensors = (value.const_value for value in model.graph.initializers.values())
-    return any(tensor is not None and tensor.dtype == ir.DataType.BFLOAT16 for tensor in tensors)
+    return any(output.dtype == ir.DataType.BFLOAT16 for node in model.graph.all_nodes() for output in node.outputs)
 
 
 def _others(model: ir.Model) -> list[str]:

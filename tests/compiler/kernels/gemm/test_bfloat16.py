@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.compiler.elementwise import TARGETS
+from tests.compiler.bfloat16_targets import KINDS, WITH_BFLOAT16, processor
 
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.compiler.tiling.gemm import bfloat16_width, choose_gemm
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule
 from sardonyx.core.dim import Dim, Size
@@ -23,10 +21,6 @@ from sardonyx.ops.definitions.activations import relu
 from sardonyx.ops.definitions.products import matmul
 
 M = Dim.symbol("M")
-WITH_BFLOAT16 = [name for name in TARGETS if NAMED[name].multiplies_bfloat16]
-if "avx512bf16" in WITH_BFLOAT16:
-    WITH_BFLOAT16.append("avx512bf16, fast pairs")
-KINDS = WITH_BFLOAT16 + [name for name in TARGETS if name not in WITH_BFLOAT16][:1]
 
 
 def drawn(*shape: int, seed: int = 0) -> np.ndarray:
@@ -41,12 +35,6 @@ def compiled(weights: np.ndarray, rows: tuple[Size, ...], target: str) -> Progra
 
     function = trace("product", body, [TensorType(t.BFLOAT16, (*rows, len(weights)))])
     return Program.compile(function, target=processor(target), threads=2)
-
-
-def processor(name: str) -> Target:
-    """Return a target by name; pairs multiply any number of rows only where the name says so."""
-    named = name.removesuffix(", fast pairs")
-    return replace(host() if named == host().name else NAMED[named], fast_pairs=named != name)
 
 
 def forms(program: Program) -> set[str]:
@@ -156,7 +144,7 @@ def test_computed_operands(name: str, is_open: bool, target: str) -> None:
         assert (np.abs(program.run([x, y])[0].astype(np.float64) - exact) <= bound).all(), (m, n, k)
 
 
-@pytest.mark.skipif("avx512bf16" not in TARGETS, reason="this machine multiplies no pairs of bfloat16")
+@pytest.mark.skipif("avx512bf16" not in WITH_BFLOAT16, reason="this machine multiplies no pairs of bfloat16")
 def test_pairs_of_computed_operands_are_multiplied_at_once() -> None:
     def widths(k: int, target: str) -> set[int]:
         def body(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -172,7 +160,7 @@ def test_pairs_of_computed_operands_are_multiplied_at_once() -> None:
     assert widths(64, "avx512bf16") == {1}
 
 
-@pytest.mark.skipif("avx512bf16" not in TARGETS, reason="this machine multiplies no pairs of bfloat16")
+@pytest.mark.skipif("avx512bf16" not in WITH_BFLOAT16, reason="this machine multiplies no pairs of bfloat16")
 @pytest.mark.parametrize(("steps", "width"), [(6, 2), (5, 1)])
 @pytest.mark.parametrize("equation", ["msb,sbn->mn", "msb,nsb->mn"])
 def test_pairs_of_joined_axes_need_an_even_product_of_their_sizes(equation: str, steps: int, width: int) -> None:

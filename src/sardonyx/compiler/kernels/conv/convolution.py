@@ -28,8 +28,8 @@ def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:
     """Return the weights in the order in which :func:`convolution` reads them.
 
     Args:
-        weights: [groups, filters of a group, channels of a group, *window], of any float type, or of the integer type
-            that the tile multiplies.
+        weights: [groups, filters of a group, channels of a group, *window], of any float type, or of the type that the
+            tile multiplies in words.
         tile: The register tile and form.
 
     Returns:
@@ -68,7 +68,7 @@ def convolution(
     epilogue: Epilogue,
     outputs: int = 0,
 ) -> Size:
-    """Write a direct, dot-product or grouped convolution of floats, or a direct one of packed integers.
+    """Write a direct, dot-product or grouped convolution of floats, or a direct one of packed integers or bfloat16.
 
     The epilogue gets vectors of ``tile.lanes`` output channels at one position: image, channel (a multiple of the
     lanes, lane by lane), then the spatial axes. Vectors are whole, without a mask: lanes past the last filter hold

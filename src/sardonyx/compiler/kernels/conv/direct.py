@@ -1,9 +1,9 @@
 """Direct convolutions: a register tile of adjacent outputs times blocks of output channels.
 
-Each step of the inner loop multiplies one input channel (of integers, ``dot_width`` channels) at one tap: a vector of
-weights for each block of output channels, and each output's input broadcast to all lanes. The input is read in place;
-the loop over taps skips rows above and below the image, and positions left and right of the image are read from a
-block of zeros.
+Each step of the inner loop multiplies one input channel (of integers and bfloat16, ``dot_width`` channels) at one tap:
+a vector of weights for each block of output channels, and each output's input broadcast to all lanes. The input is read
+in place; the loop over taps skips rows above and below the image, and positions left and right of the image are read
+from a block of zeros.
 
 Groups of channels need no form of their own: a group of output blocks reads a run of input blocks with all channels of
 its groups, and weights are zero for the channels of other groups (:mod:`.group_isolation`).
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sardonyx.compiler.codegen.integer_dot import dot_add, each_entry
+from sardonyx.compiler.codegen.integer_dot import bfloat16_dot_add, dot_add, each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue
 from sardonyx.compiler.kernels.conv.group_isolation import isolate_groups
 from sardonyx.compiler.kernels.conv.weight_layouts import CORRECTION_INDICES
@@ -302,6 +302,8 @@ class DirectConvolution:
                     variable.set(value)
 
     def _multiply_add(self, lanes: int, a: str, b: str, c: str) -> str:
+        if self.tile.bfloat16:
+            return bfloat16_dot_add(self.emitter, lanes, a, b, c)
         if self.tile.dot_width > 1:
             return dot_add(self.emitter, lanes, self.tile.dot_width, a, b, c, saturates=self.tile.saturates)
         return self.emitter.multiply_add(vector(lanes, self.element), a, b, c)

@@ -70,7 +70,7 @@ def _put_channels(blocks: np.ndarray, channels: np.ndarray, at: int) -> None:
 
 
 def pack_channels(flat: np.ndarray, dot_width: int) -> np.ndarray:
-    """Pack integers [filters, channels, taps] into 32-bit words of ``dot_width`` adjacent channels."""
+    """Pack integers or bfloat16 [filters, channels, taps] into 32-bit words of ``dot_width`` adjacent channels."""
     filters, channels, taps = flat.shape
     words = -(-channels // dot_width)
     padded = np.zeros((filters, words * dot_width, taps), flat.dtype)
