@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,13 @@ CASES: dict[str, tuple[Callable[[], Any], Any, Any]] = {
         np.hstack([X, np.arange(80)[:, None] % 5]),
         CLASSES,
     ),
+    "lightgbm of linear leaves": (lambda: lightgbm("LGBMRegressor", linear_tree=True), HOLES, Y),
+    "lightgbm of linear leaves by class": (lambda: lightgbm("LGBMClassifier", linear_tree=True), X, CLASSES),
+    "xgboost of leaves with several values": (
+        lambda: xgboost("XGBRegressor", multi_strategy="multi_output_tree", tree_method="hist"),
+        X,
+        np.stack([Y, -X[:, 0]], axis=1),
+    ),
     "lightgbm of codes with zeros missing": (
         lambda: lightgbm("LGBMClassifier", min_child_samples=3, cat_smooth=1, zero_as_missing=True),
         np.hstack([np.round(X), np.arange(80)[:, None] % 5]),
@@ -72,7 +80,16 @@ def test_categories_that_catboost_knows_by_hashes_are_refused() -> None:
         sardonyx.convert(model)
 
 
-def test_leaves_of_lightgbm_with_functions_are_refused() -> None:
-    model = lightgbm("LGBMRegressor", linear_tree=True).fit(X, Y)
-    with pytest.raises(UnsupportedError, match="leaves hold functions of the features"):
-        sardonyx.convert(model)
+def test_categories_of_a_frame_are_texts() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    names = np.array(["red", "blue", "a rare colour"], object)[np.digitize(X[:, 1], [0, 1.2])]
+    frame = pandas.DataFrame(
+        {"x": X[:, 0], "colour": pandas.Categorical(names), "size": pandas.Categorical((X[:, 2] // 1).astype(int))}
+    )
+    models = [lightgbm("LGBMRegressor", min_child_samples=3, cat_smooth=1)]
+    if importlib.util.find_spec("xgboost"):
+        models.append(xgboost("XGBRegressor", enable_categorical=True))
+    for model in models:
+        result = sardonyx.convert(model.fit(frame, Y + (names == "red")))
+        assert result.report.verdict.status == "proved", result.report.verdict.reason
+        assert [value.name for value in result.model.graph.inputs] == ["x", "colour", "size"]

@@ -57,6 +57,12 @@ def columns() -> Any:
     return compose.ColumnTransformer([("colour", encoder, [0]), ("numbers", numbers, [1, 2])])
 
 
+def colours() -> Any:
+    """Return an imputer ahead of an encoder for the colours alone, which refuses others."""
+    filled = pipeline.make_pipeline(impute.SimpleImputer(strategy="most_frequent"), preprocessing.OneHotEncoder())
+    return compose.ColumnTransformer([("colour", filled, [0])])
+
+
 def imputed_texts(**options: Any) -> tuple[Any, Any, Any]:
     """Return an imputer of texts ahead of an encoder, and colours, some of which are missing; a column is empty."""
     imputer = impute.SimpleImputer(missing_values="?", strategy="most_frequent", **options)
@@ -66,6 +72,27 @@ def imputed_texts(**options: Any) -> tuple[Any, Any, Any]:
 
 
 CASES: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
+    "a temperature of two classes": lambda: (
+        calibration.CalibratedClassifierCV(svm.LinearSVC(), method="temperature", cv=2),
+        X,
+        Y > 0,
+    ),
+    "a temperature of shares": lambda: (
+        calibration.CalibratedClassifierCV(tree.DecisionTreeClassifier(max_depth=3), method="temperature", cv=2),
+        X,
+        Y > 0,
+    ),
+    "votes of readers of texts and of numbers": lambda: (
+        ensemble.VotingClassifier(
+            [
+                ("both", pipeline.make_pipeline(columns(), linear_model.LogisticRegression())),
+                ("colours", pipeline.make_pipeline(colours(), linear_model.LogisticRegression())),
+            ]
+        ),
+        MIXED,
+        WORDS,
+    ),
+    "a kernel with means removed": lambda: (preprocessing.KernelCenterer(), X @ X.T, None),
     "texts without missing ones": imputed_texts,
     "texts with an indicator of missing ones": lambda: imputed_texts(add_indicator=True),
     "splines continued by lines": lambda: (preprocessing.SplineTransformer(4, extrapolation="linear"), X[:, :2], None),

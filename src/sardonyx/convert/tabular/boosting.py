@@ -1,4 +1,4 @@
-"""Boosted trees of xgboost, lightgbm and catboost, from estimators and from their own model files.
+"""Boosted trees of xgboost and catboost, and the model files of these and of lightgbm.
 
 The libraries' text and JSON forms are read, never their pickles. xgboost compares and adds in float32, lightgbm in
 float64: thresholds and inputs are rounded as each library rounds them.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.convert.tabular.arrays import Array, concatenated, sigmoid, softmax, where
+from sardonyx.convert.tabular.categories import coded_matrix
 from sardonyx.convert.tabular.linear import two_columns
 from sardonyx.convert.tabular.methods import labels, method, number_matrix
-from sardonyx.convert.tabular.trees import LESS, LESS_OR_EQUAL, MEMBER, Tree, ensemble
+from sardonyx.convert.tabular.trees import LESS, LESS_OR_EQUAL, MEMBER, Tree, ensemble, tree_of
 from sardonyx.errors import MissingDependencyError, ModelFileError, UnsupportedError
 
 
@@ -117,9 +117,21 @@ def _xgboost_tree(tree: dict[str, Any], weight: float) -> Tree:
         np.where(is_set, go_left, go_right),
         default_left ^ is_set,
         np.where(is_set, MEMBER, LESS).astype(np.uint8),
-        conditions[is_leaf].astype(np.float64) * weight,
+        _xgboost_leaves(tree, is_leaf) * weight,
         members,
     )
+
+
+def _xgboost_leaves(tree: dict[str, Any], is_leaf: Any) -> Any:
+    """Return the values of leaves in the order of nodes, [leaves] or [leaves, outputs]."""
+    outputs = int(tree["tree_param"].get("size_leaf_vector", 1))
+    if outputs <= 1:
+        return np.asarray(tree["split_conditions"], np.float32)[is_leaf].astype(np.float64)
+    if "leaf_weights" not in tree:
+        raise UnsupportedError("trees with several outputs in the form of xgboost 2", where="xgboost")
+    # The right child of a leaf is the leaf's row.
+    rows = np.asarray(tree["right_children"], np.int64)[is_leaf]
+    return np.asarray(tree["leaf_weights"], np.float32).reshape(-1, outputs)[rows].astype(np.float64)
 
 
 def _xgboost_margin(estimator: Any, x: Any) -> tuple[Array, str, dict[str, Any]]:
@@ -142,11 +154,14 @@ def _xgboost_margin(estimator: Any, x: Any) -> tuple[Array, str, dict[str, Any]]
         limit = int(pointer[min(rounds, len(pointer) - 1)])
     for i, (tree, group) in enumerate(zip(model["trees"], model["tree_info"], strict=True)):
         if i < limit:
-            if int(tree["tree_param"].get("size_leaf_vector", 1)) > 1:
-                raise UnsupportedError("trees with several outputs", where="xgboost")
-            trees.append(_xgboost_tree(tree, 1.0 if weights is None else weights[i]))
-            targets.append(int(group))
-    features = number_matrix(x).cast(np.float32).cast(np.float64)
+            whole = _xgboost_tree(tree, 1.0 if weights is None else weights[i])
+            if whole.values.ndim == 1:
+                trees.append(whole)
+                targets.append(int(group))
+            else:
+                trees += [replace(whole, values=whole.values[:, target]) for target in range(groups)]
+                targets += range(groups)
+    features = coded_matrix(estimator, x).cast(np.float32).cast(np.float64)
     missing = getattr(estimator, "missing", np.nan)
     if missing is not None and not np.isnan(missing):
         features = where(np.equal(features, float(np.float32(missing))), np.nan, features)
@@ -225,184 +240,6 @@ def xgboost_labels(estimator: Any, x: Any) -> Array:
     return labels(classes, share.argmax(1))
 
 
-# lightgbm
-
-
-def _lightgbm_model(estimator: Any) -> dict[str, Any]:
-    booster = getattr(estimator, "booster_", estimator)
-    best = getattr(estimator, "best_iteration_", None) or getattr(booster, "best_iteration", None) or None
-    result: dict[str, Any] = booster.dump_model(num_iteration=best if best and best > 0 else None)
-    return result
-
-
-def _lightgbm_tree(structure: dict[str, Any]) -> Tree:
-    columns: dict[str, list[Any]] = {name: [] for name in ("feature", "threshold", "left", "right", "missing", "mode")}
-    members: dict[int, list[float]] = {}
-    values: list[float] = []
-
-    def leaf(node: dict[str, Any]) -> int:
-        values.append(float(node["leaf_value"]))
-        return ~(len(values) - 1)
-
-    if "split_index" not in structure:
-        empty = np.zeros(0, np.int64)
-        values.append(float(structure["leaf_value"]))
-        return Tree(empty, np.zeros(0), empty, empty, empty > 0, empty.astype(np.uint8), np.array(values))
-    pending = [(structure, -1, "")]
-    while pending:
-        node, parent, side = pending.pop()
-        if "split_index" in node:
-            index = len(columns["feature"])
-            kind = node["decision_type"]
-            columns["feature"].append(int(node["split_feature"]))
-            columns["left"].append(0)
-            columns["right"].append(0)
-            if kind == "==":
-                members[index] = [float(c) for c in str(node["threshold"]).split("||")]
-                columns["threshold"].append(0.0)
-                columns["mode"].append(MEMBER)
-                columns["missing"].append(False)
-            elif kind == "<=":
-                columns["threshold"].append(float(node["threshold"]))
-                columns["mode"].append(LESS_OR_EQUAL)
-                columns["missing"].append(_lightgbm_missing_left(node))
-            else:
-                raise UnsupportedError(f"decision type {kind}", where="lightgbm")
-            pending += [(node["right_child"], index, "right"), (node["left_child"], index, "left")]
-            target = index
-        else:
-            target = leaf(node)
-        if parent >= 0:
-            columns[side][parent] = target
-    return _tree(columns, np.array(columns["mode"], np.uint8), values, members)
-
-
-def _tree(
-    columns: Mapping[str, Sequence[Any]],
-    mode: np.ndarray,
-    values: Sequence[Any],
-    members: dict[int, list[float]] | None = None,
-) -> Tree:
-    """Return the tree whose nodes are lists of one entry a node."""
-    return Tree(
-        np.array(columns["feature"], np.int64),
-        np.array(columns["threshold"], np.float64),
-        np.array(columns["left"], np.int64),
-        np.array(columns["right"], np.int64),
-        np.array(columns["missing"], bool),
-        mode,
-        np.array(values),
-        members or {},
-    )
-
-
-def _lightgbm_missing_left(node: dict[str, Any]) -> bool:
-    """Return True if NaN goes left: by default, or as 0 where the file has no missing values."""
-    return float(node["threshold"]) >= 0 if node["missing_type"] == "None" else bool(node["default_left"])
-
-
-def _lightgbm_zero_is_missing(node: dict[str, Any]) -> bool:
-    """Return True if a comparison takes zeros for missing values."""
-    if "split_index" not in node:
-        return False
-    children = (node["left_child"], node["right_child"])
-    return node.get("missing_type") == "Zero" or any(_lightgbm_zero_is_missing(child) for child in children)
-
-
-def _lightgbm_is_linear(node: dict[str, Any]) -> bool:
-    """Return True if a leaf holds a function of features."""
-    if "split_index" not in node:
-        return bool(node.get("leaf_features"))
-    return _lightgbm_is_linear(node["left_child"]) or _lightgbm_is_linear(node["right_child"])
-
-
-_LIGHTGBM_ZERO = float(np.float32(1e-35))
-"""The largest number that LightGBM takes for 0 (`kZeroThreshold`)."""
-
-
-def _lightgbm_raw(estimator: Any, x: Any) -> tuple[Array, str, int]:
-    """Return raw predictions [rows, groups], the objective, and the number of groups."""
-    model = _lightgbm_model(estimator)
-    groups = int(model["num_tree_per_iteration"])
-    if any(_lightgbm_is_linear(entry["tree_structure"]) for entry in model["tree_info"]):
-        raise UnsupportedError("linear_tree=True: leaves hold functions of the features", where="lightgbm")
-    trees = [_lightgbm_tree(entry["tree_structure"]) for entry in model["tree_info"]]
-    targets = [i % groups for i in range(len(trees))]
-    features = number_matrix(x)
-    used = {int(f) for tree in trees for f in tree.features[tree.mode == MEMBER]}
-    is_category = np.zeros(len(model["feature_names"]), bool)
-    is_category[sorted(used)] = True
-    if any(_lightgbm_zero_is_missing(entry["tree_structure"]) for entry in model["tree_info"]):
-        # A category 0 is a category.
-        is_missing = np.less_equal(np.absolute(features), _LIGHTGBM_ZERO) & ~is_category
-        features = where(is_missing, np.nan, features)
-    if used:
-        # Categories are integers: the library truncates values, and NaN is in no set.
-        features = where(is_category, np.sign(features) * np.floor(np.absolute(features)), features)
-    raw = ensemble(features, trees, targets, groups)
-    if model.get("average_output"):
-        raw = raw / float(len(trees) // groups)
-    return raw, str(model.get("objective", "")), groups
-
-
-def _option(objective: str, name: str, default: float) -> float:
-    for word in objective.split():
-        key, _, value = word.partition(":")
-        if key == name:
-            return float(value)
-    return default
-
-
-@method("predict", "LGBMRegressor", "LGBMRanker")
-def lightgbm_regression(estimator: Any, x: Any) -> Array:
-    """Translate the sum of trees under the objective's transformation."""
-    raw, objective, _ = _lightgbm_raw(estimator, x)
-    result = raw.ravel()
-    name = objective.split(" ")[0]
-    if name in ("poisson", "gamma", "tweedie"):
-        return np.exp(result)
-    if "sqrt" in objective.split(" ")[1:]:
-        return np.sign(result) * result * result
-    if name == "cross_entropy":
-        return sigmoid(result)
-    return result
-
-
-@method("predict_proba", "LGBMClassifier")
-def lightgbm_proba(estimator: Any, x: Any) -> Array:
-    """Translate class probabilities."""
-    raw, objective, _ = _lightgbm_raw(estimator, x)
-    name = objective.split(" ")[0]
-    if name == "binary":
-        return two_columns(sigmoid(raw * _option(objective, "sigmoid", 1.0)))
-    if name == "multiclass":
-        return softmax(raw)
-    if name == "multiclassova":
-        return sigmoid(raw * _option(objective, "sigmoid", 1.0))
-    raise UnsupportedError(f"objective {objective} has no translation", where="LGBMClassifier")
-
-
-@method("predict", "LGBMClassifier")
-def lightgbm_labels(estimator: Any, x: Any) -> Array:
-    """Translate the most probable class."""
-    return labels(estimator.classes_, lightgbm_proba(estimator, x).argmax(1))
-
-
-@method("predict", "Booster")
-def booster_prediction(estimator: Any, x: Any) -> Array:
-    """Translate the predictions of a model of lightgbm without an estimator."""
-    if type(estimator).__module__.partition(".")[0] != "lightgbm":
-        raise UnsupportedError("a Booster of xgboost", where="xgboost", remedy="Give the estimator or the file.")
-    raw, objective, groups = _lightgbm_raw(estimator, x)
-    name = objective.split(" ")[0]
-    if name == "binary":
-        return sigmoid(raw.ravel() * _option(objective, "sigmoid", 1.0))
-    if name == "multiclass":
-        return softmax(raw)
-    result = raw.ravel() if groups == 1 else raw
-    return np.exp(result) if name in ("poisson", "gamma", "tweedie") else result
-
-
 # catboost
 
 
@@ -479,7 +316,7 @@ def _catboost_tree(root: dict[str, Any], index: dict[int, int], nan_true: dict[i
             target = ~(len(values) - 1)
         if parent >= 0:
             columns[side][parent] = target
-    return _tree(columns, np.full(len(columns["feature"]), LESS_OR_EQUAL, np.uint8), values)
+    return tree_of(columns, np.full(len(columns["feature"]), LESS_OR_EQUAL, np.uint8), values)
 
 
 def _loss(estimator: Any) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sardonyx.convert.tabular.categories import frame_categories
 from sardonyx.convert.tabular.composition import column_indices
 from sardonyx.errors import OptionError
 
@@ -30,12 +31,14 @@ class Columns:
         names: Names of columns; empty unless the estimator was fitted with names.
         is_vector: True if the estimator accepts one value per row: a text, a label, a number.
         number: The element type of numbers.
+        categories: The categories of columns of a data frame of pandas' type `category`.
     """
 
     kinds: tuple[str, ...]
     names: tuple[str, ...] = ()
     is_vector: bool = False
     number: npt.DTypeLike = np.float64
+    categories: Mapping[int, Sequence[Any]] = field(default_factory=dict)
 
     @property
     def is_mixed(self) -> bool:
@@ -78,6 +81,10 @@ class Columns:
             for name, kind in zip(self.names, self.kinds, strict=True):
                 if kind == NUMBER:
                     frame[name] = frame[name].astype(self.number)
+        for i, categories in self.categories.items():
+            values = frame[self.names[i]]
+            known = values.where(values.isin(list(categories)), None)
+            frame[self.names[i]] = pandas.Categorical(known, categories=list(categories))
         return frame
 
 
@@ -96,8 +103,11 @@ def columns_of(estimator: Any, example: Any) -> Columns:
         OptionError: The estimator is not fitted, or its columns are not known.
     """
     names = tuple(str(name) for name in getattr(estimator, "feature_names_in_", ()))
+    categories = next((found for part in parts_of(estimator) if (found := frame_categories(part))), {})
+    if len(names) <= max(categories, default=-1):
+        categories = {}
     if example is not None:
-        return _columns_of_example(example, names)
+        return replace(_columns_of_example(example, names), categories=categories)
     kinds, is_vector = _kinds(estimator)
     if not kinds:
         raise OptionError(
@@ -105,7 +115,7 @@ def columns_of(estimator: Any, example: Any) -> Columns:
             where=type(estimator).__name__,
             remedy="Fit the estimator, or give example rows.",
         )
-    return Columns(tuple(kinds), () if is_vector else names, is_vector)
+    return Columns(tuple(kinds), () if is_vector else names, is_vector, categories=categories)
 
 
 def _columns_of_example(example: Any, names: tuple[str, ...]) -> Columns:
@@ -124,7 +134,22 @@ def _columns_of_example(example: Any, names: tuple[str, ...]) -> Columns:
     return Columns(tuple(kinds), names)
 
 
-_INNER = ("best_estimator_", "estimator_", "regressor_", "_final_estimator")
+_INNER = ("best_estimator_", "estimator_", "regressor_", "_final_estimator", "estimator")
+
+
+def _members(estimator: Any) -> list[Any]:
+    """Return the estimators that read the same columns as an estimator of estimators."""
+    members = [getattr(estimator, name) for name in _INNER if hasattr(estimator, name)]
+    for name in ("estimators_", "calibrated_classifiers_"):
+        several = getattr(estimator, name, ())
+        members += several if isinstance(several, (list, tuple)) else []
+    members += [one for _, one in getattr(estimator, "transformer_list", ())]
+    members = [getattr(one, "estimator", one) if "_Calibrated" in type(one).__name__ else one for one in members]
+    return [one for one in members if one is not None and not isinstance(one, str)]
+
+
+def _steps(pipeline: Any) -> list[Any]:
+    return [step for _, step in pipeline.steps if step is not None and step != "passthrough"]
 
 
 def _kinds(estimator: Any) -> tuple[list[str], bool]:
@@ -134,7 +159,7 @@ def _kinds(estimator: Any) -> tuple[list[str], bool]:
     if hasattr(preprocessor, "transformers_"):
         return _kinds(preprocessor)
     if hasattr(estimator, "steps"):
-        steps = [step for _, step in estimator.steps if step is not None and step != "passthrough"]
+        steps = _steps(estimator)
         return _kinds(steps[0]) if steps else ([], False)
     if hasattr(estimator, "vocabulary_") or name == "HashingVectorizer":
         return [TEXT], True
@@ -143,6 +168,9 @@ def _kinds(estimator: Any) -> tuple[list[str], bool]:
     if name == "IsotonicRegression":
         return [NUMBER], True
     count = int(getattr(estimator, "n_features_in_", 0) or 0)
+    categories = frame_categories(estimator)
+    if categories:
+        return [_kind(categories[i]) if i in categories else NUMBER for i in range(count)], False
     if hasattr(estimator, "transformers_") and hasattr(estimator, "sparse_threshold"):
         names = [str(one) for one in getattr(estimator, "feature_names_in_", ())]
         kinds = [NUMBER] * count
@@ -160,13 +188,17 @@ def _kinds(estimator: Any) -> tuple[list[str], bool]:
         # Statistics of numbers may be objects, as a constant is.
         is_text = any(isinstance(statistic, str) for statistic in estimator.statistics_)
         return [TEXT if is_text else NUMBER] * count, False
-    for attribute in _INNER:
-        if hasattr(estimator, attribute) and not hasattr(estimator, "support_"):
-            kinds, is_vector = _kinds(getattr(estimator, attribute))
-            if len(kinds) == count or is_vector:
-                return kinds, is_vector
-    members = [one for _, one in getattr(estimator, "transformer_list", ()) if not isinstance(one, str)]
-    return _kinds(members[0]) if members and not count else ([NUMBER] * count, False)
+    if hasattr(estimator, "support_"):
+        return [NUMBER] * count, False
+    kinds = [NUMBER] * count
+    for member in _members(estimator):
+        inner, is_vector = _kinds(member)
+        if is_vector:
+            return inner, True
+        kinds = kinds or [NUMBER] * len(inner)
+        if len(inner) == len(kinds):
+            kinds = [TEXT if TEXT in pair else NUMBER for pair in zip(kinds, inner, strict=True)]
+    return kinds, False
 
 
 def _kind(values: Any) -> str:
@@ -247,10 +279,15 @@ def _numbers(estimator: Any, index: int, generator: Any, rows: int, scale: tuple
 
 def _categories(estimator: Any, index: int) -> Any:
     """Return the categories of an input column, if an encoder reads the column first."""
+    frame = frame_categories(estimator)
+    if index in frame:
+        return np.asarray(frame[index], object if _kind(frame[index]) == TEXT else None)
     if hasattr(estimator, "steps"):
-        return _categories(estimator.steps[0][1], index)
-    if hasattr(estimator, "best_estimator_"):
-        return _categories(estimator.best_estimator_, index)
+        for step in _steps(estimator):
+            categories = _categories(step, index)
+            if categories is not None or not _keeps_columns(step):
+                return categories
+        return None
     if hasattr(estimator, "categories_") and index < len(estimator.categories_):
         return np.asarray(estimator.categories_[index])
     if hasattr(estimator, "transformers_") and hasattr(estimator, "sparse_threshold"):
@@ -258,10 +295,19 @@ def _categories(estimator: Any, index: int) -> Any:
         for _, transformer, columns in estimator.transformers_:
             indices = column_indices(columns, names)
             if index in indices and not isinstance(transformer, str):
-                return _categories(transformer, indices.index(index))
+                categories = _categories(transformer, indices.index(index))
+                if categories is not None:
+                    return categories
+        return None
     if getattr(estimator, "_preprocessor", None) is not None:
         return _categories(estimator._preprocessor, index)
-    return None
+    found = (_categories(member, index) for member in _members(estimator))
+    return next((categories for categories in found if categories is not None), None)
+
+
+def _keeps_columns(step: Any) -> bool:
+    """Return True if a step of a pipeline gives its columns in order, as imputers do."""
+    return hasattr(step, "statistics_") and "nan" not in np.asarray(step.statistics_).astype(str)
 
 
 def _scales(estimator: Any, count: int) -> list[tuple[float, float]]:

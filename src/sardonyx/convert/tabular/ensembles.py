@@ -334,13 +334,7 @@ def _calibrated(calibrated: Any, x: Any) -> Array:
     else:
         raise UnsupportedError("the inner estimator has no scores", where=type(inner).__name__)
     if calibrated.method == "temperature":
-        beta = float(calibrated.calibrators[0].beta_)
-        if supports("decision_function", inner):
-            logits = scores
-        else:
-            logits = np.log(scores.clip(float(np.finfo(np.float64).tiny), 1.0))
-            logits = logits - np.log(1.0 - scores) if count == 2 else logits
-        return two_columns(sigmoid(logits.ravel() * beta)) if count == 2 else softmax(logits * beta)
+        return softmax(_logits(inner, scores) * float(calibrated.calibrators[0].beta_))
     columns = []
     for i, calibrator in enumerate(calibrated.calibrators):
         column = scores.columns(i)
@@ -356,6 +350,19 @@ def _calibrated(calibrated: Any, x: Any) -> Array:
     is_zero = np.equal(total, 0.0)
     shares = where(is_zero, 1.0 / count, shares / where(is_zero, 1.0, total))
     return where((shares > 1.0) & (shares <= 1.0 + 1e-5), 1.0, shares)
+
+
+_SMALLEST_SHARE = 1e-12
+"""What scikit-learn adds to probabilities ahead of logarithms."""
+
+
+def _logits(inner: Any, scores: Array) -> Array:
+    """Return scores of all classes: (-x, x) for a score of two classes, logarithms of probabilities."""
+    is_single = scores.sizes()[-1] == 1
+    if supports("decision_function", inner):
+        return concatenated([-scores, scores], axis=1) if is_single else scores
+    shares = concatenated([1.0 - scores, scores], axis=1) if is_single else scores
+    return np.log(shares + _SMALLEST_SHARE)
 
 
 @method("predict", "CalibratedClassifierCV")

@@ -548,3 +548,11 @@ def sketched(estimator: Any, x: Any) -> Array:
         else:
             real, imaginary = real * first - imaginary * second, real * second + imaginary * first
     return (real @ cosines + imaginary @ sines) / float(count)
+
+
+@method("transform", "KernelCenterer")
+def centred_kernel(estimator: Any, x: Any) -> Array:
+    """Translate kernel values with means removed."""
+    matrix = number_matrix(x)
+    means = matrix.sum(1, keepdims=True) / float(len(estimator.K_fit_rows_))
+    return matrix - np.asarray(estimator.K_fit_rows_) - means + float(estimator.K_fit_all_)

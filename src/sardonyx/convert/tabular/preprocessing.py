@@ -266,7 +266,7 @@ def column(x: Any, index: int) -> Array:
     return x.columns([index])
 
 
-def _matches(values: Array, categories: Any) -> Array:
+def category_matches(values: Array, categories: Any) -> Array:
     """Return True where a column [rows, 1] equals a category, [rows, categories]; NaN equals NaN."""
     known = np.asarray(categories)
     if values.dtype == object:
@@ -285,7 +285,7 @@ def ordinal(estimator: Any, x: Any) -> Array:
     """Translate categories to their numbers."""
     columns = []
     for i, categories in enumerate(estimator.categories_):
-        matches = _matches(column(x, i), categories)
+        matches = category_matches(column(x, i), categories)
         numbers = np.arange(len(categories), dtype=np.float64)
         groups = getattr(estimator, "_default_to_infrequent_mappings", None)
         if groups is not None and groups[i] is not None:
@@ -306,7 +306,7 @@ def one_hot(estimator: Any, x: Any) -> Array:
     """Translate categories to columns of 0 and 1; infrequent ones share a column."""
     columns = []
     for i, categories in enumerate(estimator.categories_):
-        hot = _matches(column(x, i), categories).cast(np.float64)
+        hot = category_matches(column(x, i), categories).cast(np.float64)
         groups = (
             getattr(estimator, "_default_to_infrequent_mappings", [None] * (i + 1))[i]
             if estimator._infrequent_enabled
@@ -336,7 +336,7 @@ def target(estimator: Any, x: Any) -> Array:
     classes = 1 if estimator.target_type_ != "multiclass" else len(estimator.classes_)
     count = len(estimator.categories_)
     for i in range(count):
-        matches = _matches(column(x, i), estimator.categories_[i])
+        matches = category_matches(column(x, i), estimator.categories_[i])
         known, index = matches.any(1), matches.argmax(1)
         for k in range(classes):
             encodings = np.asarray(estimator.encodings_[i * classes + k], np.float64)
@@ -348,13 +348,13 @@ def target(estimator: Any, x: Any) -> Array:
 @method("transform", "LabelEncoder")
 def label_numbers(estimator: Any, x: Any) -> Array:
     """Translate labels to their numbers."""
-    return _matches(x.reshape(-1, 1), estimator.classes_).argmax(1)
+    return category_matches(x.reshape(-1, 1), estimator.classes_).argmax(1)
 
 
 @method("transform", "LabelBinarizer")
 def label_columns(estimator: Any, x: Any) -> Array:
     """Translate labels to columns."""
-    hot = _matches(x.reshape(-1, 1), estimator.classes_).cast(np.int64)
+    hot = category_matches(x.reshape(-1, 1), estimator.classes_).cast(np.int64)
     hot = hot.columns([1]) if len(estimator.classes_) == 2 else hot
     return hot * np.int64(estimator.pos_label - estimator.neg_label) + np.int64(estimator.neg_label)
 

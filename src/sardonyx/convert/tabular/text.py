@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from sardonyx.convert.tabular.arrays import Array, concatenated, where
 from sardonyx.convert.tabular.methods import method
+from sardonyx.convert.tabular.patterns import WORD_RUN, portable, whole_run
 from sardonyx.errors import UnsupportedError
 
 WORDS = r"(?u)\b\w\w+\b"
@@ -23,39 +23,46 @@ _MOST_TOKENS = 1 << 40
 
 def _normalized(estimator: Any, texts: Array) -> Array:
     """Return texts as the vectorizer's preprocessor gives them, [rows]."""
-    if estimator.preprocessor is not None or estimator.tokenizer is not None or callable(estimator.analyzer):
+    prepares = estimator.preprocessor
+    if (
+        prepares not in (None, str.lower)
+        or estimator.tokenizer not in (None, str.split)
+        or callable(estimator.analyzer)
+    ):
         raise UnsupportedError(
-            "a function of Python as analyzer, preprocessor or tokenizer", where=type(estimator).__name__
+            "a function of Python as analyzer, preprocessor or tokenizer",
+            where=type(estimator).__name__,
+            remedy="Use a token_pattern, str.lower or str.split.",
         )
-    if estimator.strip_accents is not None:
+    if estimator.strip_accents is not None and prepares is None:
         raise UnsupportedError("strip_accents", where=type(estimator).__name__)
     flat = texts.ravel()
-    return flat.node("StringNormalizer", case_change_action="LOWER") if estimator.lowercase else flat
+    is_lower = prepares is not None or estimator.lowercase
+    return flat.node("StringNormalizer", case_change_action="LOWER") if is_lower else flat
+
+
+def _split(texts: Array, pattern: str) -> Array:
+    """Return matches of a portable pattern in each text, [rows, most matches]."""
+    return texts.node("Tokenizer", domain="com.microsoft", mark=0, mincharnum=1, pad_value=_PADDING, tokenexp=pattern)
 
 
 def _tokens(estimator: Any, texts: Array) -> Array:
     """Return tokens of each text, [rows, most tokens], filled up with a character that no text has."""
-    pattern = estimator.token_pattern
-    if pattern == WORDS:
-        pattern = r"\w\w+"
-    elif re.search(r"\\b|\(", pattern.removeprefix("(?u)")):
-        raise UnsupportedError(f"token_pattern {pattern!r}", where=type(estimator).__name__)
-    return texts.node(
-        "Tokenizer",
-        domain="com.microsoft",
-        mark=0,
-        mincharnum=1,
-        pad_value=_PADDING,
-        tokenexp=pattern.removeprefix("(?u)"),
-    )
+    pattern = r"\S+" if estimator.tokenizer is str.split else estimator.token_pattern
+    inner = whole_run(pattern)
+    if pattern == WORDS or inner == WORD_RUN:
+        return _split(texts, portable(r"\w\w+" if pattern == WORDS else WORD_RUN))
+    if inner is None:
+        return _split(texts, portable(pattern))
+    runs = _split(texts, portable(WORD_RUN))
+    is_token = runs.node("RegexFullMatch", dtype=bool, pattern=portable(inner))
+    return _compacted(runs, np.logical_not(is_token) | _is_one_of(runs, [_PADDING]))
 
 
 def _characters(estimator: Any, texts: Array) -> Array:
     """Return the characters of each text; a run of white space is one space."""
-    parts = texts.node(
-        "Tokenizer", domain="com.microsoft", mark=0, mincharnum=1, pad_value=_PADDING, tokenexp=r"\s\s+|\s|\S"
-    )
-    is_run = parts.node("RegexFullMatch", dtype=bool, pattern=r"\s\s+")
+    parts = _split(texts, portable(r"\s\s+|\s|\S"))
+    is_run = parts.node("RegexFullMatch", dtype=bool, pattern=portable(r"\s\s+"))
     return is_run.node("Where", parts.constant(np.array(" ", object)), parts, dtype=object)
 
 
@@ -79,10 +86,8 @@ def _padded_words(estimator: Any, texts: Array) -> Array:
     """Return the characters of each text with a space at both ends of every word, and a token between words."""
     if estimator.ngram_range[0] < 2:
         raise UnsupportedError("analyzer='char_wb' with single characters", where=type(estimator).__name__)
-    parts = texts.node(
-        "Tokenizer", domain="com.microsoft", mark=0, mincharnum=1, pad_value=_PADDING, tokenexp=r"\s+|\S"
-    )
-    is_space = parts.node("RegexFullMatch", dtype=bool, pattern=r"\s+")
+    parts = _split(texts, portable(r"\s+|\S"))
+    is_space = parts.node("RegexFullMatch", dtype=bool, pattern=portable(r"\s+"))
     space, between, padding = (parts.constant(np.array(one, object)) for one in (" ", _BETWEEN, _PADDING))
     columns = [
         is_space.node("Where", space, parts, dtype=object),
@@ -110,19 +115,26 @@ def _grams(estimator: Any) -> list[tuple[str, ...]]:
     return [tuple(term) if len(term) >= low else (_BETWEEN, *term, _BETWEEN) for term, _ in by_column]
 
 
+def _analyzed(estimator: Any, texts: Array) -> Array:
+    """Return the words or characters of which n-grams consist."""
+    normal = _normalized(estimator, texts)
+    if estimator.analyzer == "char_wb":
+        return _padded_words(estimator, normal)
+    if estimator.analyzer == "char":
+        return _characters(estimator, normal)
+    tokens = _tokens(estimator, normal)
+    stop_words = estimator.get_stop_words()
+    # Words of the vocabulary are no stop words, but n-grams of words reach across these.
+    is_counted = estimator.ngram_range[1] == 1 and hasattr(estimator, "vocabulary_")
+    if stop_words is None or is_counted:
+        return tokens
+    return _compacted(tokens, _is_one_of(tokens, list(stop_words)))
+
+
 @method("transform", "CountVectorizer")
 def counts(estimator: Any, texts: Array) -> Array:
     """Translate counts of words or characters."""
-    normal = _normalized(estimator, texts)
-    if estimator.analyzer == "char_wb":
-        tokens = _padded_words(estimator, normal)
-    elif estimator.analyzer == "char":
-        tokens = _characters(estimator, normal)
-    else:
-        tokens = _tokens(estimator, normal)
-        stop_words = estimator.get_stop_words()
-        if stop_words is not None and estimator.ngram_range[1] > 1:
-            tokens = _compacted(tokens, _is_one_of(tokens, list(stop_words)))
+    tokens = _analyzed(estimator, texts)
     grams = _grams(estimator)
     low, high = estimator.ngram_range[0], max([estimator.ngram_range[1], *map(len, grams)])
     pool: list[str] = []
@@ -149,6 +161,48 @@ def counts(estimator: Any, texts: Array) -> Array:
     return result if type(estimator).__name__ == "TfidfVectorizer" else result.cast(estimator.dtype)
 
 
+@method("transform", "HashingVectorizer")
+def hashed(estimator: Any, texts: Array) -> Array:
+    """Translate counts of n-grams by their hashes."""
+    if estimator.analyzer == "char_wb":
+        raise UnsupportedError("analyzer='char_wb' of hashes", where=type(estimator).__name__)
+    tokens = _analyzed(estimator, texts)
+    width = int(estimator.n_features)
+    shape = concatenated([tokens.node("Shape", dtype=np.int64, start=0, end=1), tokens.constant([width], np.int64)])
+    total: Any = tokens.constant(0.0, np.float64).node("Expand", shape)
+    present = total
+    for n in range(estimator.ngram_range[0], estimator.ngram_range[1] + 1):
+        grams, is_gram = _joined(tokens, n, " " if estimator.analyzer == "word" else "")
+        code = grams.node("MurmurHash3", domain="com.microsoft", dtype=np.int32, seed=0, positive=0).cast(np.int64)
+        index = np.absolute(code) % np.int64(width)
+        count = is_gram.cast(np.float64)
+        sign = where(code < np.int64(0), -1.0, 1.0) if estimator.alternate_sign else 1.0
+        total = total.node("ScatterElements", index, count * sign, axis=1, reduction="add")
+        present = present.node("ScatterElements", index, count, axis=1, reduction="max")
+    total = present if estimator.binary else total
+    return (_unit_rows(total, estimator.norm) if estimator.norm else total).cast(estimator.dtype)
+
+
+def _joined(tokens: Array, n: int, between: str) -> tuple[Array, Array]:
+    """Return n-grams as texts, and True for those without padding."""
+    pieces = [tokens.node("Slice", [i], [i - n + 1 or np.iinfo(np.int64).max], [1]) for i in range(n)]
+    is_gram: Any = True
+    text = pieces[0]
+    for i, piece in enumerate(pieces):
+        is_gram = np.logical_and(np.logical_not(_is_one_of(piece, [_PADDING])), is_gram)
+        if i:
+            text = text.node("StringConcat", text.constant(np.array(between, object))).node("StringConcat", piece)
+    return text, is_gram
+
+
+def _unit_rows(value: Array, norm: str) -> Array:
+    """Return rows of norm 1; rows of zeros stay."""
+    squares = np.absolute(value) if norm == "l1" else value * value
+    total = squares.sum(1, keepdims=True)
+    length = total if norm == "l1" else np.sqrt(total)
+    return value / where(np.equal(length, 0.0), 1.0, length)
+
+
 @method("transform", "TfidfTransformer")
 def weighted(estimator: Any, x: Any) -> Array:
     """Translate weights of terms and rows of norm 1."""
@@ -159,12 +213,7 @@ def weighted(estimator: Any, x: Any) -> Array:
         value = value * np.asarray(estimator.idf_, np.float64)
     if estimator.norm is None:
         return value
-    norm = (
-        np.absolute(value).sum(1, keepdims=True)
-        if estimator.norm == "l1"
-        else np.sqrt((value * value).sum(1, keepdims=True))
-    )
-    return value / where(np.equal(norm, 0.0), 1.0, norm)
+    return _unit_rows(value, estimator.norm)
 
 
 @method("transform", "TfidfVectorizer")

@@ -6,7 +6,7 @@ pass over the trees. Trees of one output give the leaf's value at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,25 @@ class Tree:
     mode: npt.NDArray[np.uint8]
     values: npt.NDArray[np.float64]
     members: dict[int, list[float]] = field(default_factory=dict)
+
+
+def tree_of(
+    columns: Mapping[str, Sequence[Any]],
+    mode: npt.NDArray[Any],
+    values: Sequence[Any],
+    members: dict[int, list[float]] | None = None,
+) -> Tree:
+    """Return the tree whose nodes are lists of one entry a node."""
+    return Tree(
+        np.array(columns["feature"], np.int64),
+        np.array(columns["threshold"], np.float64),
+        np.array(columns["left"], np.int64),
+        np.array(columns["right"], np.int64),
+        np.array(columns["missing"], bool),
+        mode,
+        np.array(values),
+        members or {},
+    )
 
 
 def ensemble(x: Array, trees: Sequence[Tree], targets: Sequence[int], count: int) -> Array:

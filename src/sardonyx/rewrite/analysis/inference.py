@@ -460,6 +460,8 @@ def _types(node: ir.Node, opset_imports: Mapping[str, int]) -> Sequence[Type | N
 
 
 def _known(value: ir.Value) -> Known:
-    if value.const_value is not None and value.is_initializer():
+    # A constant of a graph under construction belongs to no graph yet.
+    is_constant = value.is_initializer() or (value.producer() is None and not value.is_graph_input())
+    if value.const_value is not None and is_constant:
         return initializer_facts(value)
     return symbolic_type(value)
