@@ -103,7 +103,7 @@ def columns_of(estimator: Any, example: Any) -> Columns:
         OptionError: The estimator is not fitted, or its columns are not known.
     """
     names = tuple(str(name) for name in getattr(estimator, "feature_names_in_", ()))
-    categories = next((found for part in parts_of(estimator) if (found := frame_categories(part))), {})
+    categories = next((known for part in parts_of(estimator) if (known := frame_categories(part))), {})
     if len(names) <= max(categories, default=-1):
         categories = {}
     if example is not None:
@@ -301,8 +301,8 @@ def _categories(estimator: Any, index: int) -> Any:
         return None
     if getattr(estimator, "_preprocessor", None) is not None:
         return _categories(estimator._preprocessor, index)
-    found = (_categories(member, index) for member in _members(estimator))
-    return next((categories for categories in found if categories is not None), None)
+    by_member = (_categories(member, index) for member in _members(estimator))
+    return next((categories for categories in by_member if categories is not None), None)
 
 
 def _keeps_columns(step: Any) -> bool:

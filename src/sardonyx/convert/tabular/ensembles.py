@@ -353,7 +353,7 @@ def _calibrated(calibrated: Any, x: Any) -> Array:
 
 
 _SMALLEST_SHARE = 1e-12
-"""What scikit-learn adds to probabilities ahead of logarithms."""
+"""The number that scikit-learn adds to probabilities ahead of logarithms."""
 
 
 def _logits(inner: Any, scores: Array) -> Array:

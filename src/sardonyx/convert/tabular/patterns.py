@@ -33,10 +33,10 @@ def portable(pattern: str) -> str:
 
 def whole_run(pattern: str) -> str | None:
     r"""Return the inner pattern of ``\b...\b`` if its matches are maximal runs of word characters, else None."""
-    found = re.fullmatch(r"\\b(.+)\\b", pattern.removeprefix("(?u)"), re.DOTALL)
-    if found is None:
+    matched = re.fullmatch(r"\\b(.+)\\b", pattern.removeprefix("(?u)"), re.DOTALL)
+    if matched is None:
         return None
-    inner = found.group(1)
+    inner = matched.group(1)
     rest = _PARTS.sub(lambda part: "a" if _is_of_words(part.group()) else "-", inner)
     is_of_words = re.fullmatch(r"(?:\w|\{\d+(?:,\d*)?\}|[+*?])+", rest) is not None
     return inner if is_of_words else None
