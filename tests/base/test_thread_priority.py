@@ -14,7 +14,7 @@ import pytest
 
 from sardonyx import Session
 from sardonyx.base.cancellation import Cancelled, raise_if_cancelled
-from sardonyx.base.thread_priority import run_after_calls
+from sardonyx.base.thread_priority import lower_priority, run_after_calls
 from sardonyx.runtime.live.model_version import ModelVersion
 
 
@@ -27,6 +27,19 @@ def test_work_behind_calls_is_nicer_and_who_asks_for_it_is_not() -> None:
     before = niceness()
     assert run_after_calls(niceness) == min(before + 5, 19)
     assert niceness() == before
+
+
+def test_work_of_a_thread_of_low_priority_runs_in_this_thread() -> None:
+    threads: list[int] = []
+
+    def work() -> None:
+        lower_priority()
+        threads.extend([threading.get_ident(), run_after_calls(threading.get_ident)])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert threads[0] == threads[1]
 
 
 def test_work_behind_calls_sees_the_context_of_who_asks() -> None:

@@ -30,8 +30,22 @@ _FIRST_CALL_SECONDS = 2.0
 """Seconds to wait for the end of the first call: longer calls share the processors."""
 
 
+class _Priority(threading.local):
+    """The priority of a thread.
+
+    Attributes:
+        is_low: True after :func:`lower_priority`.
+    """
+
+    is_low = False
+
+
+_priority = _Priority()
+
+
 def lower_priority() -> None:
     """Lower the priority of this thread permanently, on systems with priorities for each thread."""
+    _priority.is_low = True
     if sys.platform == "linux":
         own = threading.get_native_id()
         with contextlib.suppress(OSError):  # A sandbox may refuse; the work is done at normal priority.
@@ -68,8 +82,9 @@ class FirstCall:
 def run_after_calls(work: Callable[[], T]) -> T:
     """Run work in a thread of lower priority, and wait for the result.
 
-    The work has a thread of its own, because raising a lowered priority needs a privilege. On systems other than Linux,
-    which have no priorities for each thread, the work runs in this thread. If an exception ends the waiting, such as
+    The work has a thread of its own, because raising a lowered priority needs a privilege. In a thread of lowered
+    priority, and on systems other than Linux, which have no priorities for each thread, the work runs in this thread:
+    another one would have a lower priority still. If an exception ends the waiting, such as
     KeyboardInterrupt, the work ends at its next cancellation point.
 
     Args:
@@ -81,7 +96,7 @@ def run_after_calls(work: Callable[[], T]) -> T:
     Raises:
         BaseException: The exception that the work raises.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or _priority.is_low:
         return work()
     results: list[T] = []
     errors: list[BaseException] = []

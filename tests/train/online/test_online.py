@@ -211,6 +211,23 @@ def test_a_drift_clears_the_memory_of_the_past() -> None:
         assert learner.report.drifts >= 1 and len(replay) < 14 * 32
 
 
+@pytest.mark.parametrize("guard", [None, Guard(every=3, window=8, least=4, tolerance=10.0)])
+def test_the_cut_of_the_stream_does_not_matter(guard: Guard | None) -> None:
+    data = points(60, 0)
+    states = []
+    for size in (60, 7, 1):
+        with Learner(session_of(regression()), "mse", train.SGD(0.05), batch=10, guard=guard) as learner:
+            for at in range(0, 60, size):
+                learner.learn({name: array[at : at + size] for name, array in data.items()})
+            learner.flush()
+            report = learner.report
+            assert report.samples + report.held_back == 60 and report.held_back == (20 if guard else 0)
+            states.append(learner.trainer.state())
+    for state in states[1:]:
+        for name, array in state.items():
+            np.testing.assert_allclose(array, states[0][name], rtol=1e-6)
+
+
 def test_replay_is_bounded_and_uniform_over_the_stream() -> None:
     replay = Replay(100, seed=1)
     for i in range(1000):

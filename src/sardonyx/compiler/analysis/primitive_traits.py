@@ -59,7 +59,11 @@ def is_splat(value: Value) -> bool:
 def _all_same(array: np.ndarray) -> bool:
     if array.dtype.hasobject:  # Texts have no bits in the array.
         return array.size <= 4096 and bool((array == array.ravel()[0]).all())
-    return array.size <= 4096 and bool((array.ravel()[:1].view(np.uint8) == array.reshape(-1, 1).view(np.uint8)).all())
+    if array.size > 4096:
+        return False
+    contents = array.tobytes()
+    first = contents[: array.itemsize]
+    return contents.endswith(first) and contents == first * array.size
 
 
 @dataclass

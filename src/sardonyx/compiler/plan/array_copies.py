@@ -16,6 +16,9 @@ from sardonyx.compiler.target.description import Target
 _PIECE = 1 << 19
 """Bytes that a thread copies at a time: enough for the C library to write past the cache."""
 
+_SMALL_BYTES = 1 << 14
+"""Bytes of an array below which the caller copies it: a row of the table takes longer to make."""
+
 _FEW_BYTES = 1 << 20
 """Bytes up to which the caller copies alone: waking threads takes longer."""
 
@@ -28,21 +31,23 @@ def copy_arrays(pairs: Sequence[tuple[np.ndarray, np.ndarray]], pool: Pool, targ
         pool: The threads.
         target: The processor.
     """
-    large = [(to, array) for to, array in pairs if array.flags.c_contiguous and array.nbytes]
-    if pool.threads == 1 or sum(array.nbytes for _, array in large) <= _FEW_BYTES:
-        large = []
-    done = {id(to) for to, _ in large}
+    large, total = [], 0
     for to, array in pairs:
-        if id(to) not in done:
+        size = array.nbytes
+        if pool.threads > 1 and size >= _SMALL_BYTES and array.flags.c_contiguous:
+            large.append((to, array, size))
+            total += size
+        else:
             np.copyto(to, array)
-    if not large:
+    if total <= _FEW_BYTES:
+        for to, array, _ in large:
+            np.copyto(to, array)
         return
     pieces = []
-    for to, array in large:
-        offsets = np.arange(0, array.nbytes, _PIECE)
-        sizes = np.minimum(array.nbytes - offsets, _PIECE)
-        pieces.append(np.stack([to.ctypes.data + offsets, array.ctypes.data + offsets, sizes], axis=1))
-    table = np.ascontiguousarray(np.concatenate(pieces), np.int64)
+    for to, array, size in large:
+        target_address, address = to.ctypes.data, array.ctypes.data
+        pieces += [(target_address + at, address + at, min(size - at, _PIECE)) for at in range(0, size, _PIECE)]
+    table = np.array(pieces, np.int64)
     copy = ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value
     arguments = np.array([table.ctypes.data, copy], np.int64)
     pool.parallel(_code(target).address("copy"), arguments.ctypes.data, len(table), 1)

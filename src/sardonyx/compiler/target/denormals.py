@@ -21,6 +21,9 @@ Training leaves denormal weights in place of zeros, and results computed from th
 _BLOCK = 1 << 18
 """Numbers that are tested at a time, so that temporaries stay in the cache."""
 
+_SMALL = 1 << 14
+"""Numbers of an array below which arrays are tested together."""
+
 
 def flushes(denormals: Denormals, in_constants: bool) -> bool:
     """Return True if kernels flush denormal numbers.
@@ -34,7 +37,13 @@ def flushes(denormals: Denormals, in_constants: bool) -> bool:
 
 def holds_denormals(arrays: Iterable[np.ndarray]) -> bool:
     """Return True if a contiguous float32 array contains a denormal number; arrays of other types are ignored."""
-    return any(_holds(array.reshape(-1).view(np.uint32)) for array in arrays if array.dtype == np.float32)
+    small, large = list[np.ndarray](), list[np.ndarray]()
+    for array in arrays:
+        if array.dtype == np.float32:
+            (small if array.size < _SMALL else large).append(array.reshape(-1))
+    if len(small) > 1:  # One test of all takes less time than a test of each.
+        small = [np.concatenate(small)]
+    return any(_holds(array.view(np.uint32)) for array in [*small, *large])
 
 
 def _holds(bits: np.ndarray) -> bool:

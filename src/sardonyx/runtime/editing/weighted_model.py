@@ -39,6 +39,7 @@ class _Slot:
         index: Index of the weight in the structure; None if no output needs the weight.
         dtype: The element type.
         shape: The shape.
+        declared: Element type and shape as tensors of the model state them.
         nbytes: The size, which is known here because ``onnx_ir`` computes it anew each time.
         memory: The memory of copies; None for few bytes.
     """
@@ -46,6 +47,7 @@ class _Slot:
     index: int | None
     dtype: np.dtype
     shape: tuple[int, ...]
+    declared: tuple[ir.DataType, ir.Shape]
     nbytes: int
     memory: RecycledArrays | None
 
@@ -57,7 +59,7 @@ class _Slot:
             return None
         shape, size = tuple(tensor.shape.numpy()), tensor.nbytes
         memory = None if size < _LEAST_RECYCLED else RecycledArrays(functools.partial(aligned_zeros, (size,), np.uint8))
-        return cls(index, dtype.numpy(), shape, size, memory)
+        return cls(index, dtype.numpy(), shape, (dtype, ir.Shape(shape, frozen=True)), size, memory)
 
     def accepts(self, array: Any) -> bool:
         """Return True if an array has the type and shape of the weight."""
@@ -139,7 +141,8 @@ class WeightedModel:
         tensors = dict[str, ir.TensorProtocol]()
         for name, array in copies.items():
             array.setflags(write=False)
-            tensors[name] = ir.Tensor(array, name=name)
+            dtype, shape = slots[name].declared
+            tensors[name] = ir.Tensor(array, dtype, shape=shape, name=name)
         weights = list(self.structure.weights)
         for name, tensor in tensors.items():
             if (index := slots[name].index) is not None:

@@ -54,10 +54,23 @@ class GuardState:
         self.tests = 0
         self._seen = 0
 
-    def holds_back(self) -> bool:
-        """Return True if the next sample is held back."""
-        self._seen += 1
-        return self._seen % self.guard.every == 0
+    def hold_back(self, batch: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], int]:
+        """Hold samples of a batch back; a sample that leaves the window takes the place of the one that enters.
+
+        Returns:
+            The samples to learn from, and the number of those that were held back.
+        """
+        count = len(next(iter(batch.values())))
+        is_held = np.arange(self._seen + 1, self._seen + count + 1) % self.guard.every == 0
+        self._seen += count
+        learned, is_learned = {name: np.array(array) for name, array in batch.items()}, ~is_held
+        for i in np.flatnonzero(is_held):
+            if len(self.samples) == self.samples.maxlen:
+                for name, value in self.samples.popleft().items():
+                    learned[name][i] = value
+                is_learned[i] = True
+            self.samples.append({name: np.array(array[i]) for name, array in batch.items()})
+        return {name: array[is_learned] for name, array in learned.items()}, int(is_held.sum())
 
     def decide(self, published: np.ndarray, new: np.ndarray) -> Decision:
         """Return the decision from the losses of the held-back samples under published and new weights."""

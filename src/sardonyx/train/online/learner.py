@@ -24,7 +24,7 @@ from sardonyx.train.losses import BinaryCrossEntropy, Loss
 from sardonyx.train.online.drift import Detector, detector_of
 from sardonyx.train.online.guard import Guard, GuardState
 from sardonyx.train.online.prequential import Prequential, RiverMetric
-from sardonyx.train.online.replay import Replay, Sample, split_rows, stacked
+from sardonyx.train.online.replay import Replay, joined, rows_of, split_rows, stacked
 from sardonyx.train.optimizers import SAM, SGD, Optimizer
 from sardonyx.train.step.forward import output_producer
 from sardonyx.train.trainer.checkpoints import Position, read_checkpoint, write_checkpoint
@@ -173,7 +173,7 @@ class Learner:
         self._source = Batches([], self._trainer.batch_types)
         self._counts = dict.fromkeys(("samples", "held_back", "steps", "published", "undone", "drifts", "dropped"), 0)
         self._loss_total, self._revision, self._steps_since = 0.0, 0, 0
-        self._pending: list[Sample] = []
+        self._pending: list[dict[str, np.ndarray]] = []
         self._delayed: OrderedDict[Hashable, dict[str, np.ndarray]] = OrderedDict()
         self._delayed_limit = delayed
         self._error: BaseException | None = None
@@ -431,25 +431,24 @@ class Learner:
 
     def _observe(self, batch: dict[str, np.ndarray]) -> None:
         losses, outputs = self._trainer.sample_results(batch)
+        held = 0
         self._loss_total += float(losses.sum())
         if self._prequential:
             self._prequential.update(outputs, batch[self._trainer.loss.label])
-        for sample, loss in zip(split_rows(batch), losses, strict=True):
-            self._watch(float(loss))
-            if self._guard is not None and self._guard.holds_back():
-                if len(self._guard.samples) == self._guard.samples.maxlen:
-                    self._pending.append(self._guard.samples.popleft())
-                self._guard.samples.append(sample)
-                self._counts["held_back"] += 1
-                continue
-            self._pending.append(sample)
-            self._counts["samples"] += 1
-            if len(self._pending) >= self._batch:
-                self._step()
+        if self._detector is not None:
+            for loss in losses.tolist():
+                self._watch(loss)
+        if self._guard is not None:
+            batch, held = self._guard.hold_back(batch)
+            self._counts["held_back"] += held
+        self._counts["samples"] += len(losses) - held
+        if rows_of(batch):
+            self._pending.append(batch)
+        while sum(map(rows_of, self._pending)) >= self._batch:
+            self._step()
 
     def _watch(self, loss: float) -> None:
-        if self._detector is None:
-            return
+        assert self._detector is not None
         self._detector.update(loss)
         if self._detector.drift_detected:
             self._counts["drifts"] += 1
@@ -461,13 +460,18 @@ class Learner:
                 self._guard.samples.clear()
 
     def _step(self) -> None:
-        new, self._pending = self._pending, []
-        old = [] if self._replay is None else self._replay.draw(round(len(new) * self._mix))
+        waiting = joined(self._pending)
+        batch = {name: array[: self._batch] for name, array in waiting.items()}
+        rest = {name: array[self._batch :] for name, array in waiting.items()}
+        self._pending = [rest] if rows_of(rest) else []
         if self._replay is not None:
-            for sample in new:
+            samples = split_rows(batch)
+            old = self._replay.draw(round(len(samples) * self._mix))
+            for sample in samples:
                 self._replay.add(sample)
+            batch = joined([batch, stacked(old)]) if old else batch
         try:
-            self._trainer.step(stacked([*new, *old]))
+            self._trainer.step(batch)
         except ExecutionError:  # The weights are those before the step; they go back to the published ones.
             self._undo()
             return
@@ -501,7 +505,7 @@ class Learner:
         if self._store is not None:
             position = Position(step=self._counts["steps"], form=self._trainer.form)
             write_checkpoint(self._store / _STORE, self._trainer.state_views(), position)
-        self._session.update_weights(self._trainer.file_weights())
+        self._session.update_weights(self._trainer.file_weights(copy=False))  # The session copies them.
         for name, array in self._trainer.state_views().items():  # New memory would cost more than the copies.
             np.copyto(self._published[name], array)
         self._steps_since = 0

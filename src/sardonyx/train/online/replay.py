@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -69,3 +69,15 @@ def split_rows(batch: Mapping[str, np.ndarray]) -> list[Sample]:
     """Return the samples of a batch, copied."""
     count = len(next(iter(batch.values())))
     return [{name: np.array(array[i]) for name, array in batch.items()} for i in range(count)]
+
+
+def rows_of(batch: Mapping[str, np.ndarray]) -> int:
+    """Return the number of samples of a batch."""
+    return len(next(iter(batch.values())))
+
+
+def joined(batches: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the samples of batches of equal sizes as one batch."""
+    if len(batches) == 1:
+        return dict(batches[0])
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}

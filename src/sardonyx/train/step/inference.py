@@ -7,20 +7,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sardonyx.train.losses import Loss
 from sardonyx.train.step.forward import Forward
+from sardonyx.train.step.sample_losses import SampleLosses
 from sardonyx.train.step.step import loss_gradients
 
 if TYPE_CHECKING:
     from sardonyx.compiler.program import Program
 
+_COMPARED = 3
+"""Samples of the first batch that are computed one by one, to see whether a batch gives the same."""
+
+_TOLERANCE = 1e-3
+"""Largest difference of a loss in a batch from that of the sample alone, as a share of the largest loss."""
+
 
 class Inference:
-    """The forward pass in inference mode, compiled once for all parameters."""
+    """The forward pass in inference mode, compiled once for all parameters.
 
-    def __init__(self, forward: Forward, threads: int | None) -> None:
+    Args:
+        forward: The forward pass.
+        loss: Its loss.
+        threads: Number of threads.
+    """
+
+    def __init__(self, forward: Forward, loss: Loss, threads: int | None) -> None:
         from sardonyx.compiler.program import Program
 
-        self.forward = forward
+        self.forward, self._loss = forward, loss
+        self._rows: SampleLosses | None = None
+        self._knows_rows = False
         self._program = Program.compile(forward.function, threads=threads)
         self._threads = threads
         self._gradients: Program | None = None
@@ -31,6 +47,45 @@ class Inference:
         """Return the total and the weight of the loss, and the outputs."""
         total, weight, *outputs = self._program.answer([*self._own(weights), *arguments])
         return float(total), float(weight), dict(zip(self.forward.outputs, outputs, strict=False))
+
+    def samples(
+        self, weights: Mapping[str, np.ndarray], arrays: Sequence[np.ndarray], output: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the loss of each sample, float64 [samples], and an output.
+
+        Batches are computed whole, unless samples of the first batch have other losses alone: a model may mix samples.
+
+        Args:
+            weights: The parameters and statistics by name.
+            arrays: The inputs and labels, samples in axis 0.
+            output: The name of the output.
+        """
+        if len(arrays[0]) == 1:
+            return self._one_by_one(weights, arrays, output, 1)
+        if not self._knows_rows:
+            self._rows = SampleLosses.of(self.forward, self._loss, self._threads)
+        if self._rows is not None:
+            _, _, outputs = self.run(weights, arrays)
+            labels = dict(zip(self.forward.labels, arrays[len(self.forward.inputs) :], strict=True))
+            losses = self._rows.run(outputs, labels)
+            if self._knows_rows:
+                return losses, outputs[output]
+            few = min(_COMPARED, len(losses))
+            alone, _ = self._one_by_one(weights, arrays, output, few)
+            if not np.allclose(alone, losses[:few], _TOLERANCE, _TOLERANCE * np.abs(losses).max(), equal_nan=True):
+                self._rows = None
+        self._knows_rows = True
+        return self._one_by_one(weights, arrays, output, len(arrays[0]))
+
+    def _one_by_one(
+        self, weights: Mapping[str, np.ndarray], arrays: Sequence[np.ndarray], output: str, count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        losses, rows = np.empty(count), []
+        for i in range(count):
+            total, weight, outputs = self.run(weights, [array[i : i + 1] for array in arrays])
+            losses[i] = total / weight if weight else 0.0
+            rows.append(np.array(outputs[output]))
+        return losses, np.concatenate(rows)
 
     def gradients(self, weights: Mapping[str, np.ndarray], arguments: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Return the gradients of the mean loss by parameter."""

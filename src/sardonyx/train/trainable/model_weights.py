@@ -32,14 +32,20 @@ def with_weights(source: ir.Model, form: ir.Model, weights: Mapping[str, np.ndar
     return model
 
 
-def weights_of_file(model: ir.Model, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return copies of weights in the types of the initializers of a model."""
-    copies = {}
+def weights_of_file(model: ir.Model, weights: Mapping[str, np.ndarray], *, copy: bool = True) -> dict[str, np.ndarray]:
+    """Return weights in the types of the initializers of a model.
+
+    Args:
+        model: The model.
+        weights: The weights by name.
+        copy: If False, weights that have the type of the file are returned themselves.
+    """
+    converted = {}
     for name, array in weights.items():
         old = model.graph.initializers[name].const_value
         assert old is not None
-        copies[name] = np.array(array, old.dtype.numpy())
-    return copies
+        converted[name] = np.array(array, old.dtype.numpy(), copy=copy or None)
+    return converted
 
 
 def with_inputs_as_weights(source: ir.Model, weights: Mapping[str, Any]) -> ir.Model:

@@ -28,6 +28,7 @@ class Evaluation(TrainingStep):
                 build_forward(
                     self._model, self.parameters, self._loss, training=False, statistics=self._forward.statistics
                 ),
+                self._loss,
                 self._threads,
             )
         return self._evaluation
@@ -161,9 +162,4 @@ class Evaluation(TrainingStep):
             weights = {name: state[f"parameter:{name}"] for name in self._forward.parameters}
             weights |= {name: state[f"statistic:{name}"] for name in self._forward.statistics}
         arrays = [np.asarray(batch[name], order="C") for name in self.batch_types]
-        losses, rows = np.empty(len(arrays[0])), []
-        for i in range(len(losses)):
-            total, weight, outputs = inference.run(weights, [array[i : i + 1] for array in arrays])
-            losses[i] = total / weight if weight else 0.0
-            rows.append(np.array(outputs[self.loss_output]))
-        return losses, np.concatenate(rows)
+        return inference.samples(weights, arrays, self.loss_output)

@@ -22,11 +22,15 @@ from sardonyx.train.trainer.evaluation import Evaluation
 class Results(Evaluation):
     """A training whose results are models."""
 
-    def file_weights(self) -> dict[str, np.ndarray]:
-        """Return the trained weights by name in the types of the file, for :meth:`Session.update_weights`."""
+    def file_weights(self, *, copy: bool = True) -> dict[str, np.ndarray]:
+        """Return the trained weights by name in the types of the file, for :meth:`Session.update_weights`.
+
+        Args:
+            copy: If False, arrays may be those of the trainer, which its next step changes.
+        """
         weights = self._weights()
         if self._quantized is None and self._lora is None:  # Without a copy of the graph.
-            return weights_of_file(self._model, weights)
+            return weights_of_file(self._model, weights, copy=copy)
         initializers = self.model().graph.initializers
         names = weights if self._lora is None else self._adapter(weights).targets()
         tensors = {name: initializers[name].const_value for name in names}
