@@ -1,4 +1,4 @@
-"""Measure a session that learns: publications of weights, and calls beside publications and beside learning.
+"""Measure a session that learns: publications, and calls beside publications and beside learning.
 
     python benchmarks/learning.py --networks mlp resnet18-64 --seconds 6
 
@@ -47,7 +47,10 @@ def weights_of(session: Session) -> Weights:
 
 
 def changed(weights: Weights, seed: int) -> Weights:
-    """Return weights as training leaves them: untrained scales are equal numbers, which would be part of the code."""
+    """Return weights as training leaves them.
+
+    Untrained scales are equal numbers, which would be part of the code.
+    """
     rng = np.random.default_rng(seed)
     return {name: array + 1e-3 * rng.standard_normal(array.shape, np.float32) for name, array in weights.items()}
 
@@ -64,7 +67,7 @@ def publications(session: Session, sets: list[Weights], feeds: Feeds) -> list[tu
 
 
 def open_loop(session: Session, feeds: Feeds, period: float, seconds: float) -> list[float]:
-    """Call at a fixed rate and return the milliseconds from the time at which each call was due to its end."""
+    """Call at a fixed rate and return the milliseconds from the due time of each call to its end."""
     times, begin = [], time.perf_counter()
     for number in range(int(seconds / period)):
         due = begin + number * period

@@ -60,9 +60,9 @@ class SampleLosses:
 
             def one(i: Tensor) -> tuple[None, list[Value], list[Value]]:
                 at = L.reshape(i, (1,))
-                taken = dict(zip(order, [L.take(array, at, 0) for array in arrays], strict=True))
-                own = {name: taken[name] for name in rows}
-                terms = loss.terms(own, {name: taken[name] for name in [*labels, *forward.own_labels]})
+                row = dict(zip(order, [L.take(array, at, 0) for array in arrays], strict=True))
+                own = {name: row[name] for name in rows}
+                terms = loss.terms(own, {name: row[name] for name in [*labels, *forward.own_labels]})
                 return None, [], [terms.total, terms.weight]
 
             return list(L.loop(count, None, [], one)[1])

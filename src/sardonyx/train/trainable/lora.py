@@ -16,10 +16,8 @@ from sardonyx.base.option_checks import option, require_options
 from sardonyx.errors import ModelFileError, OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite.analysis.names import Names, node_names, value_names
 from sardonyx.runtime.session import Session
 from sardonyx.train.safetensors_files import safetensors_module
-from sardonyx.train.trainable.parameters import find_parameters, fixed_shape, select_parameters
 from sardonyx.train.trainable.trainable_models import trainable_form
 
 _KEY = "sardonyx.adapter"
@@ -229,106 +227,3 @@ def combine(adapters: Sequence[tuple[Adapter, float]], model: Loadable) -> dict[
             original = tensor.numpy()
             result[name] = result.get(name, original) + (array - original)
     return result
-
-
-def with_adapters(model: ir.Model, lora: LoRA, seed: int) -> tuple[ir.Model, list[str]]:
-    """Return a model whose weights are sums of themselves and of adapters, and the names of the adapters' tensors.
-
-    The answers are those of the model, because the second matrix is zero.
-
-    Args:
-        model: A model in trainable form, which is not changed.
-        lora: The options.
-        seed: Seed of the first matrix.
-
-    Raises:
-        OptionError: No matrix matches the patterns.
-    """
-    result = copy_model(model)
-    parameters = find_parameters(result)
-    names = set(select_parameters(parameters, lora.targets))
-    targets = [one for one in parameters if one.name in names and len(one.shape) > 1 and min(one.shape[:2]) > 0]
-    if not targets:
-        raise OptionError("no weight matches: adapters need tensors of rank 2 or more.", where="targets")
-    writer, rng = _Writer(result), np.random.default_rng(seed)
-    adapters: list[str] = []
-    for one in targets:
-        rows, columns = one.shape[0], int(np.prod(one.shape[1:]))
-        rank = min(lora.rank, rows, columns)
-        a = (rng.standard_normal((rows, rank)) / np.sqrt(rows)).astype(np.float32)
-        tensors = {f"{one.name}.lora_a": a, f"{one.name}.lora_b": np.zeros((rank, columns), np.float32)}
-        tensor = result.graph.initializers[one.name].const_value
-        assert tensor is not None
-        if lora.dora:
-            matrix = tensor.numpy().reshape(rows, columns).astype(np.float32)
-            axis = _summed_axis(result.graph.initializers[one.name])
-            tensors[f"{one.name}.lora_m"] = np.sqrt(np.square(matrix).sum(axis, keepdims=True))
-        writer.adapt(one.name, one.shape, tensors, lora)
-        adapters += tensors
-    result.graph.sort()
-    return result, adapters
-
-
-def _summed_axis(weight: ir.Value) -> int:
-    """Return the axis of the matrix that products sum over: 0 for the right factor of a product, else 1."""
-    for node, index in weight.uses():
-        if node.op_type in ("MatMul", "FusedMatMul") and index == 1:
-            return 0
-        if node.op_type in ("Gemm", "FusedGemm") and index == 1:
-            return 1 if node.attributes.get_int("transB", 0) else 0
-    return 1
-
-
-class _Writer:
-    """Writes sums of weights and adapters into the graph of a model."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._graph = model.graph
-        self._names, self._node_names = Names(value_names(model)), Names(node_names(model))
-        self._opset = model.graph.opset_imports.get("", 1)
-
-    def adapt(self, name: str, shape: Sequence[int], tensors: Mapping[str, np.ndarray], lora: LoRA) -> None:
-        """Let all readers of a weight read the weight with its adapter."""
-        weight = self._graph.initializers[name]
-        readers = list(weight.uses())
-        assert weight.const_value is not None
-        a, b, *m = (self._initializer(key, array) for key, array in tensors.items())
-        x: ir.Value = weight
-        if weight.const_value.dtype != ir.DataType.FLOAT:
-            x = self._node("Cast", [x], ir.AttrInt64("to", int(ir.DataType.FLOAT)))
-        matrix_shape = np.array([shape[0], -1], np.int64)
-        matrix = self._node("Reshape", [x, self._initializer(f"{name}.matrix", matrix_shape)])
-        product = self._node("MatMul", [a, b])
-        scale = self._initializer(f"{name}.scale", np.array(lora.scale, np.float32))
-        matrix = self._node("Add", [matrix, self._node("Mul", [product, scale])])
-        if m:
-            squares = self._node("Mul", [matrix, matrix])
-            axes: list[ir.Value] = []
-            attributes = [ir.AttrInt64("keepdims", 1)]
-            axis = 1 if tensors[f"{name}.lora_m"].shape == (shape[0], 1) else 0
-            if self._opset >= 13:
-                axes = [self._initializer(f"{name}.axes", np.array([axis], np.int64))]
-            else:
-                attributes.append(ir.AttrInt64s("axes", [axis]))
-            lengths = self._node("Sqrt", [self._node("ReduceSum", [squares, *axes], *attributes)])
-            matrix = self._node("Mul", [self._node("Div", [matrix, lengths]), m[0]])
-        y = self._node("Reshape", [matrix, self._initializer(f"{name}.shape", np.array(shape, np.int64))])
-        if weight.const_value.dtype != ir.DataType.FLOAT:
-            y = self._node("Cast", [y], ir.AttrInt64("to", int(weight.const_value.dtype)))
-        y.type, y.shape = ir.TensorType(weight.const_value.dtype), fixed_shape(weight.const_value)
-        for node, index in readers:
-            node.replace_input_with(index, y)
-
-    def _initializer(self, name: str, array: np.ndarray) -> ir.Value:
-        tensor = ir.tensor(array, name=self._names.fresh(name))
-        value = ir.Value(
-            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
-        )
-        self._graph.register_initializer(value)
-        return value
-
-    def _node(self, op_type: str, inputs: Sequence[ir.Value], *attributes: ir.Attr) -> ir.Value:
-        node = ir.Node("", op_type, inputs, attributes, name=self._node_names.fresh(f"lora_{op_type}"))
-        node.outputs[0].name = self._names.fresh(f"lora_{op_type}")
-        self._graph.append(node)
-        return node.outputs[0]

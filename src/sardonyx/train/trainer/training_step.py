@@ -37,7 +37,8 @@ from sardonyx.train.step.step import (
     make_groups,
 )
 from sardonyx.train.step.step_programs import Reduce, StepPrograms
-from sardonyx.train.trainable.lora import LoRA, with_adapters
+from sardonyx.train.trainable.adapter_graphs import with_adapters
+from sardonyx.train.trainable.lora import LoRA
 from sardonyx.train.trainable.model_weights import with_inputs_as_weights
 from sardonyx.train.trainable.parameters import find_parameters, select_parameters, selection_notes
 from sardonyx.train.trainable.quantized import simulated_form
