@@ -16,7 +16,6 @@ EXAMPLE = "sardonyx finetune model.onnx --lora 8 --data labeled.npz --epochs 3 -
 OPTIONS_OF_PARAMETERS = {
     **training.OPTIONS_OF_PARAMETERS,
     **training.OPTIONS_OF_LOSSES,
-    "trainable": "--targets",
 }
 
 
@@ -32,8 +31,16 @@ def command(
         float | None, typer.Option(help="Scale of the adapters, divided by the rank.", show_default=False)
     ] = None,
     dora: Annotated[bool, typer.Option("--dora", help="Train the lengths of output channels apart.")] = False,
+    rslora: Annotated[bool, typer.Option("--rslora", help="Divide the scale by the root of the rank.")] = False,
     targets: Annotated[
         list[str] | None, typer.Option(help="Weights to adapt: names or patterns (repeatable).", show_default=False)
+    ] = None,
+    trainable: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Weights to train whole beside the adapters: names, patterns, last, norms or biases (repeatable).",
+            show_default=False,
+        ),
     ] = None,
     adapter: Annotated[
         Path | None, typer.Option(help="Write the adapters apart, as safetensors.", show_default=False)
@@ -46,9 +53,10 @@ def command(
 
     source = load(model)
     loss = training.make_loss(loss_options, data, source)
-    lora = LoRA(rank, alpha, tuple(names_in(targets)) or "*", dora)
+    lora = LoRA(rank, alpha, tuple(names_in(targets)) or "*", dora, rslora)
+    whole = names_in(trainable) or "*"
     training.run_training(
-        lambda **options: Trainer(source, loss, batch_norm="frozen", lora=lora, **options),
+        lambda **options: Trainer(source, loss, batch_norm="frozen", lora=lora, trainable=whole, **options),
         data,
         loop,
         output,

@@ -308,7 +308,7 @@ def run_training(
     )
     error = trainer.save(output, average=options.ema is not None)
     if adapter is not None:
-        trainer.adapter().save(adapter)
+        trainer.adapter(average=options.ema is not None).save(adapter)
     report(trainer, history, output, error, plot=options.plot, as_json=options.as_json)
 
 

@@ -348,6 +348,31 @@ def test_a_loss_that_is_not_finite_names_the_node_and_keeps_the_parameters() -> 
     assert all(np.array_equal(before[name], array) for name, array in trainer.state().items())
 
 
+def test_evaluation_data_with_nan_are_refused_by_number_before_the_first_step() -> None:
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
+    held_out = images(40, 1)
+    held_out["image"][[7, 33], 0, 2, 2] = [np.nan, np.inf]
+    with pytest.raises(ExecutionError, match=r"validation: 2 of 40 samples hold NaN or infinity.*sample 7, 33\."):
+        trainer.fit(images(16), epochs=1, validation=held_out, progress=False)
+    assert not trainer.history.rows
+    batches = [{name: array[at : at + 8] for name, array in held_out.items()} for at in range(0, 40, 8)]
+    with pytest.raises(ExecutionError, match="1 of 8 samples hold NaN or infinity"):
+        trainer.evaluate(batches)
+
+
+def test_evaluation_data_with_nan_that_the_model_replaces_are_accepted() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> net (float[N, 2] x) => (float[N, 2] y)
+    <float[2, 2] w = {1.0, 2.0, 3.0, 4.0}, float zero = {0.0}> {
+        is_missing = IsNaN(x)
+        known = Where(is_missing, zero, x)
+        y = MatMul(known, w)
+    }""")
+    data = {"x": np.ones((6, 2), np.float32), "labels": np.zeros((6, 2), np.float32)}
+    data["x"][2, 1] = np.nan
+    history = train.Trainer(model, "mse", train.SGD(0.01)).fit(data, epochs=1, validation=data, progress=False)
+    assert np.isfinite(history["validation_loss"]).all()
+
+
 def test_the_length_of_gradients_of_mixed_types_is_that_of_the_widest() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
         net (float[N, 2] x) => (double[N, 1] y) <float[2, 1] w = {0, 0}, double[1, 1] b = {1}>

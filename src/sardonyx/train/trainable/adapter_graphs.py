@@ -10,11 +10,11 @@ import onnx_ir as ir
 from sardonyx.errors import OptionError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.analysis.names import Names, node_names, value_names
-from sardonyx.train.trainable.lora import LoRA
+from sardonyx.train.trainable.lora import LoRA, summed_axis
 from sardonyx.train.trainable.parameters import find_parameters, fixed_shape, select_parameters
 
 
-def with_adapters(model: ir.Model, lora: LoRA, seed: int) -> tuple[ir.Model, list[str]]:
+def with_adapters(model: ir.Model, lora: LoRA, seed: int, besides: Sequence[str] = ()) -> tuple[ir.Model, list[str]]:
     """Return a model whose weights are sums of themselves and of adapters, and the names of the adapters' tensors.
 
     The answers are those of the model, because the second matrix is zero.
@@ -23,13 +23,14 @@ def with_adapters(model: ir.Model, lora: LoRA, seed: int) -> tuple[ir.Model, lis
         model: A model in trainable form, which is not changed.
         lora: The options.
         seed: Seed of the first matrix.
+        besides: Weights that are trained whole, and so get no adapter.
 
     Raises:
         OptionError: No matrix matches the patterns.
     """
     result = copy_model(model)
     parameters = find_parameters(result)
-    names = set(select_parameters(parameters, lora.targets))
+    names = set(select_parameters(parameters, lora.targets, "targets")) - set(besides)
     targets = [one for one in parameters if one.name in names and len(one.shape) > 1 and min(one.shape[:2]) > 0]
     if not targets:
         raise OptionError("no weight matches: adapters need tensors of rank 2 or more.", where="targets")
@@ -44,22 +45,12 @@ def with_adapters(model: ir.Model, lora: LoRA, seed: int) -> tuple[ir.Model, lis
         assert tensor is not None
         if lora.dora:
             matrix = tensor.numpy().reshape(rows, columns).astype(np.float32)
-            axis = _summed_axis(result.graph.initializers[one.name])
+            axis = summed_axis(result.graph.initializers[one.name])
             tensors[f"{one.name}.lora_m"] = np.sqrt(np.square(matrix).sum(axis, keepdims=True))
         writer.adapt(one.name, one.shape, tensors, lora)
         adapters += tensors
     result.graph.sort()
     return result, adapters
-
-
-def _summed_axis(weight: ir.Value) -> int:
-    """Return the axis of the matrix that products sum over: 0 for the right factor of a product, else 1."""
-    for node, index in weight.uses():
-        if node.op_type in ("MatMul", "FusedMatMul") and index == 1:
-            return 0
-        if node.op_type in ("Gemm", "FusedGemm") and index == 1:
-            return 1 if node.attributes.get_int("transB", 0) else 0
-    return 1
 
 
 class _Writer:
@@ -77,7 +68,7 @@ class _Writer:
         a, b, *m = (self._initializer(key, array) for key, array in tensors.items())
         readers = list(weight.uses())
         if not m and weight.const_value.dtype == ir.DataType.FLOAT:
-            readers = [(node, i) for node, i in readers if not self._adapt_reader(node, i, a, b, lora.scale)]
+            readers = [use for use in readers if not self._adapt_reader(use.node, use.idx, a, b, lora.scale)]
         if not readers:
             return
         x: ir.Value = weight
@@ -126,14 +117,16 @@ class _Writer:
             change = self._node("MatMul", [self._node("MatMul", [x, first]), second])
             scale *= reader.attributes.get_float("alpha", 1.0)
         elif kind == ("Gather", 0) and not reader.attributes.get_int("axis", 0) and self._is_matrix(reader, 0):
-            change = self._node("MatMul", [self._node("Gather", [a, reader.inputs[1]]), b])
+            indices = reader.inputs[1]
+            assert indices is not None
+            change = self._node("MatMul", [self._node("Gather", [a, indices]), b])
         elif kind == ("Conv", 1) and reader.attributes.get_int("group", 1) == 1:
             shape = [rank, *self._shape(reader, 1)[1:]]
             kernel = self._node("Reshape", [b, self._initializer(f"{b.name}.kernel", np.array(shape, np.int64))])
             point = [*self._shape(reader, 1)[:1], rank, *[1] * (len(shape) - 2)]
             mixing = self._node("Reshape", [a, self._initializer(f"{a.name}.kernel", np.array(point, np.int64))])
-            kept = [one for one in reader.attributes.values() if one.name != "kernel_shape"]
-            change = self._node("Conv", [self._node("Conv", [x, kernel], *kept), mixing])
+            attributes = [one for one in reader.attributes.values() if one.name != "kernel_shape"]
+            change = self._node("Conv", [self._node("Conv", [x, kernel], *attributes), mixing])
         elif kind == ("Transpose", 0) and [*reader.attributes.get_ints("perm", (1, 0))] == [1, 0]:
             return self._adapt_transposed(reader, a, b, scale)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,12 +33,14 @@ class LoRA:
         alpha: The product is multiplied by ``alpha / rank``; the rank by default.
         targets: Patterns of the weights, as ``trainable`` of a trainer; vectors are left out.
         dora: If True, the lengths of the output channels are trained apart from the directions.
+        rslora: If True, the product is multiplied by ``alpha / sqrt(rank)`` (Kalajdzievski, 2023).
     """
 
     rank: int = option(8, least=1)
     alpha: float | None = option(None, kind=float, above=0)
     targets: str | tuple[str, ...] = "*"
     dora: bool = False
+    rslora: bool = False
 
     def __post_init__(self) -> None:
         require_options(self, besides=["targets"])
@@ -50,7 +53,7 @@ class LoRA:
     @property
     def scale(self) -> float:
         """The factor of the product."""
-        return (self.rank if self.alpha is None else self.alpha) / self.rank
+        return (self.rank if self.alpha is None else self.alpha) / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
 @dataclass(frozen=True)
@@ -60,15 +63,17 @@ class Adapter:
     Attributes:
         options: The options.
         tensors: ``NAME.lora_a`` [rows, rank], ``NAME.lora_b`` [rank, columns] and, with DoRA, ``NAME.lora_m`` for each
-            weight. A weight is a matrix of its first axis by the rest.
+            weight. A weight is a matrix of its first axis by the rest. Weights that were trained whole have their own
+            names.
     """
 
     options: LoRA
     tensors: Mapping[str, np.ndarray]
 
     def targets(self) -> list[str]:
-        """Return the names of the adapted weights."""
-        return [name.removesuffix(".lora_a") for name in self.tensors if name.endswith(".lora_a")]
+        """Return the names of the weights that the adapter changes."""
+        names = (name.removesuffix(".lora_a") for name in self.tensors if not name.endswith((".lora_b", ".lora_m")))
+        return list(dict.fromkeys(names))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the adapter as safetensors, atomically.
@@ -98,15 +103,16 @@ class Adapter:
             tensors = module.load(data)
             length = int.from_bytes(data[:8], "little")
             options = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_KEY])
+            if isinstance(options.get("targets"), list):
+                options["targets"] = tuple(options["targets"])
+            return cls(LoRA(**options), tensors)
         except OSError as error:
             raise ModelFileError(f"cannot be read: {error.strerror}.", where=os.fspath(path)) from error
         except Exception as error:
-            if isinstance(error, (ValueError, KeyError, TypeError)) or type(error).__module__.startswith("safetensors"):
+            known = (ValueError, KeyError, TypeError, AttributeError, OptionError)
+            if isinstance(error, known) or type(error).__module__.startswith("safetensors"):
                 raise ModelFileError("expected an adapter of Sardonyx.", where=os.fspath(path)) from error
             raise
-        if isinstance(options.get("targets"), list):
-            options["targets"] = tuple(options["targets"])
-        return cls(LoRA(**options), tensors)
 
     def weights(self, model: Loadable, share: float = 1.0) -> dict[str, np.ndarray]:
         """Return the adapted weights by name, for :meth:`Session.update_weights`.
@@ -118,18 +124,40 @@ class Adapter:
         Raises:
             OptionError: The model has no such weight, or one of another shape.
         """
-        graph = trainable_form(load(model)).graph
-        result = {}
-        for name in self.targets():
-            value = graph.initializers.get(name)
-            tensor = None if value is None else value.const_value
-            if tensor is None:
-                raise OptionError(f"the model has no weight {name!r}.", where="adapter")
-            weight = tensor.numpy()
-            result[name] = weight + (share * (self._adapted(name, weight) - weight)).astype(weight.dtype)
-        return result
+        return {name: weight + change for name, (weight, change) in self.changes(_weights(model), share).items()}
+
+    def changes(
+        self, weights: Mapping[str, np.ndarray], share: float = 1.0
+    ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return adapted weights without adapter, and their changes.
+
+        Args:
+            weights: The weights of the model.
+            share: Factor of the changes.
+
+        Raises:
+            OptionError: The model has no such weight, or one of another shape.
+        """
+        if missing := [name for name in self.targets() if name not in weights]:
+            raise OptionError(
+                f"the model has no weight {missing[0]!r}.", where="adapter",
+                remedy="Give the model that the adapter was trained on.",
+            )  # fmt: skip
+        own = {name: weights[name] for name in self.targets()}
+        return {
+            name: (weight, (share * (self._adapted(name, weight) - weight)).astype(weight.dtype))
+            for name, weight in own.items()
+        }
 
     def _adapted(self, name: str, weight: np.ndarray) -> np.ndarray:
+        if name in self.tensors:
+            whole = self.tensors[name]
+            if whole.shape != weight.shape:
+                raise OptionError(
+                    f"expected a weight of shape {list(whole.shape)}, got {list(weight.shape)}.",
+                    where=f"adapter, {name}",
+                )
+            return whole.astype(np.float32)
         a, b = self.tensors[f"{name}.lora_a"], self.tensors[f"{name}.lora_b"]
         matrix = weight.reshape(weight.shape[0], -1).astype(np.float32)
         if (a.shape[0], b.shape[1]) != matrix.shape:
@@ -183,14 +211,9 @@ class LiveAdapters:
 
     def __init__(self, session: Session, adapters: Mapping[str, Adapter]) -> None:
         self._session, self._adapters = session, dict(adapters)
-        self._model = trainable_form(session.model)
-        initializers = self._model.graph.initializers
-        self._plain: dict[str, np.ndarray] = {}
-        for adapter in self._adapters.values():
-            for name in adapter.weights(self._model, 0.0):
-                tensor = initializers[name].const_value
-                assert tensor is not None
-                self._plain[name] = tensor.numpy()
+        weights = _weights(session.model)
+        self._changes = {name: adapter.changes(weights) for name, adapter in self._adapters.items()}
+        self._plain = {name: weight for changes in self._changes.values() for name, (weight, _) in changes.items()}
         self.active: dict[str, float] = {}
 
     def activate(self, factors: Mapping[str, float] | Sequence[str]) -> None:
@@ -206,8 +229,8 @@ class LiveAdapters:
                 f"no adapter is named {unknown[0]!r}.", where="adapters",
                 remedy=f"The adapters are {', '.join(self._adapters)}.",
             )  # fmt: skip
-        combined = combine([(self._adapters[name], factor) for name, factor in chosen.items()], self._model)
-        self._session.update_weights({**self._plain, **combined})
+        changes = [(self._changes[name], factor) for name, factor in chosen.items()]
+        self._session.update_weights({**self._plain, **_summed(changes)})
         self.active = chosen
 
 
@@ -218,12 +241,34 @@ def combine(adapters: Sequence[tuple[Adapter, float]], model: Loadable) -> dict[
         adapters: Adapters and factors.
         model: The model that the adapters belong to.
     """
-    graph = trainable_form(load(model)).graph
+    weights = _weights(model)
+    return _summed([(adapter.changes(weights), share) for adapter, share in adapters])
+
+
+Changes = Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+def _summed(changes: Sequence[tuple[Changes, float]]) -> dict[str, np.ndarray]:
+    """Return weights with changes of adapters, each with a factor."""
     result: dict[str, np.ndarray] = {}
-    for adapter, share in adapters:
-        for name, array in adapter.weights(model, share).items():
-            tensor = graph.initializers[name].const_value
-            assert tensor is not None
-            original = tensor.numpy()
-            result[name] = result.get(name, original) + (array - original)
+    for one, share in changes:
+        for name, (weight, change) in one.items():
+            scaled = change if share == 1 else (share * change).astype(weight.dtype)
+            result[name] = result.get(name, weight) + scaled
     return result
+
+
+def _weights(model: Loadable) -> dict[str, np.ndarray]:
+    """Return the weights of a model by name."""
+    tensors = {name: value.const_value for name, value in trainable_form(load(model)).graph.initializers.items()}
+    return {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
+
+
+def summed_axis(weight: ir.Value) -> int:
+    """Return the axis of the matrix that products sum over: 0 for the right factor of a product, else 1."""
+    for node, index in weight.uses():
+        if node.op_type in ("MatMul", "FusedMatMul") and index == 1:
+            return 0
+        if node.op_type in ("Gemm", "FusedGemm") and index == 1:
+            return 1 if node.attributes.get_int("transB", 0) else 0
+    return 1

@@ -398,7 +398,9 @@ def _is_vector(value: ir.Value) -> bool:
     return bool(np.isfinite(array).all() and array.max(initial=0) < _LARGEST)
 
 
-def select_parameters(parameters: Sequence[Parameter], patterns: str | Sequence[str]) -> list[str]:
+def select_parameters(
+    parameters: Sequence[Parameter], patterns: str | Sequence[str], where: str = "trainable"
+) -> list[str]:
     """Return the names of the selected parameters, in the order of the model.
 
     Args:
@@ -406,6 +408,7 @@ def select_parameters(parameters: Sequence[Parameter], patterns: str | Sequence[
         patterns: ``"*"`` selects every parameter; ``"biases"`` and ``"norms"`` those of a kind; ``"last"`` and
             ``"last:N"`` the parameters of the last N nodes; any other is a pattern of names (``fnmatch``) of tensors or
             of nodes that read the tensors. A tensor that is no parameter by its role is selected by its exact name.
+        where: The option that has the patterns.
 
     Raises:
         OptionError: A pattern selects nothing; the remedy lists similar names.
@@ -413,26 +416,24 @@ def select_parameters(parameters: Sequence[Parameter], patterns: str | Sequence[
     """
     usual = [one for one in parameters if one.kind not in ("statistic", "constant")]
     if not usual and not parameters:
-        raise UnsupportedError("the model has no floating-point weight to train.", where="trainable")
+        raise UnsupportedError("the model has no floating-point weight to train.", where=where)
     if patterns == "*" and not usual:
         raise UnsupportedError(
             f"the model has no weight to train: its floating-point tensors are constants "
             f"({_listed([one.name for one in parameters])}).",
-            where="trainable",
+            where=where,
             remedy="Select tensors by their exact names.",
         )
     selected: set[str] = set()
     listed = [patterns] if isinstance(patterns, str) else list(patterns) if isinstance(patterns, Iterable) else []
     if not listed or not all(isinstance(pattern, str) for pattern in listed):
         raise OptionError(
-            f"expected at least one pattern of names, got {patterns!r}.", where="trainable", remedy='Use "*" for all.'
+            f"expected at least one pattern of names, got {patterns!r}.", where=where, remedy='Use "*" for all.'
         )
     for pattern in listed:
-        names = _matches(pattern, usual, parameters)
+        names = _matches(pattern, usual, parameters, where)
         if not names:
-            raise OptionError(
-                f"no parameter matches {pattern!r}.", where="trainable", remedy=_suggestion(pattern, usual)
-            )
+            raise OptionError(f"no parameter matches {pattern!r}.", where=where, remedy=_suggestion(pattern, usual))
         selected |= names
     return [one.name for one in parameters if one.name in selected]
 
@@ -465,14 +466,14 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _matches(pattern: str, usual: Sequence[Parameter], parameters: Sequence[Parameter]) -> set[str]:
+def _matches(pattern: str, usual: Sequence[Parameter], parameters: Sequence[Parameter], where: str) -> set[str]:
     if pattern in ("biases", "norms"):
         kind = pattern.removesuffix("es") if pattern == "biases" else pattern.removesuffix("s")
         return {one.name for one in usual if one.kind == kind}
     if pattern == "last" or pattern.startswith("last:"):
         count = pattern.partition(":")[2] or "1"
         if not count.isdecimal() or not int(count):
-            raise OptionError(f"expected a number of layers of at least 1, got {count!r}.", where="trainable")
+            raise OptionError(f"expected a number of layers of at least 1, got {count!r}.", where=where)
         return _last(usual, int(count))
     names = {
         one.name

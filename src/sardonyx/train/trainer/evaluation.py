@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import OptionError
+from sardonyx.errors import ExecutionError, OptionError
 from sardonyx.train.data.batches import Batches, Data
 from sardonyx.train.step.forward import LOSS, Forward, build_forward
 from sardonyx.train.step.inference import Inference
 from sardonyx.train.trainer.metrics import Mean, Part
 from sardonyx.train.trainer.training_step import TrainingStep
+
+_MOST_NAMES = 5
+"""Samples that a message names."""
 
 
 class Evaluation(TrainingStep):
@@ -65,10 +69,11 @@ class Evaluation(TrainingStep):
         inference, weights = self._inference(), self._weights(average=average)
         loss, means = Mean(), [Mean() for _ in self._metrics]
         is_empty = True
-        for batch in batches.epoch(0):
+        for index, batch in enumerate(batches.epoch(0)):
             is_empty = False
-            arguments = self._arguments(batch)[: len(inference.forward.inputs) + len(inference.forward.labels)]
-            total, weight, outputs = inference.run(weights, arguments)
+            total, weight, outputs = inference.run(weights, self._evaluation_arguments(batch))
+            if not math.isfinite(total):
+                require_finite_samples(batch, batches.where, batches.sample_names(0, index))
             loss.add(Part(total, weight))
             for mean, metric in zip(means, self._metrics, strict=True):
                 labels = {**outputs, **batch}.get(self._loss.label)
@@ -79,6 +84,24 @@ class Evaluation(TrainingStep):
             raise OptionError("expected at least one batch.", where=batches.where)
         values = {metric.name: metric.finish(mean.value) for metric, mean in zip(self._metrics, means, strict=True)}
         return {LOSS: loss.value, **values}
+
+    def _evaluation_arguments(self, batch: dict[str, np.ndarray]) -> list[np.ndarray]:
+        forward = self._inference().forward
+        return self._arguments(batch)[: len(forward.inputs) + len(forward.labels)]
+
+    def _require_finite_loss(self, batches: Batches) -> None:
+        """Check before the first step that samples with NaN or infinity in whole arrays have a finite loss.
+
+        Raises:
+            ExecutionError: The loss of such samples is not finite.
+        """
+        arrays = batches.whole_arrays(self.batch_types)
+        wrong = np.flatnonzero(~finite_samples(arrays))[:_MOST_NAMES]
+        if len(wrong):
+            batch = {name: array[wrong] for name, array in arrays.items()}
+            total, _, _ = self._inference().run(self._weights(), self._evaluation_arguments(batch))
+            if not math.isfinite(total):
+                require_finite_samples(arrays, batches.where, [str(i) for i in range(len(next(iter(arrays.values()))))])
 
     def gradients(self, batch: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray]:
         """Return the gradients of the loss of a batch by parameter, in inference mode, without a step.
@@ -163,3 +186,49 @@ class Evaluation(TrainingStep):
             weights |= {name: state[f"statistic:{name}"] for name in self._forward.statistics}
         arrays = [np.asarray(batch[name], order="C") for name in self.batch_types]
         return inference.samples(weights, arrays, self.loss_output)
+
+
+def finite_samples(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return which samples of a batch hold no NaN and no infinity, bool [samples]."""
+    count = max((len(array) for array in batch.values() if array.ndim), default=0)
+    finite = np.ones(count, np.bool_)
+    for array in batch.values():
+        if array.dtype.kind == "f" and array.shape[:1] == (count,):
+            finite &= np.isfinite(array.reshape(count, -1)).all(1)
+    return finite
+
+
+def require_finite_samples(batch: Mapping[str, np.ndarray], where: str, names: Sequence[str]) -> None:
+    """Refuse samples with NaN or infinity.
+
+    Args:
+        batch: The samples.
+        where: The data.
+        names: The names of the samples in the data; empty if unknown.
+
+    Raises:
+        ExecutionError: A sample holds NaN or infinity.
+    """
+    finite = finite_samples(batch)
+    if not finite.all():
+        error = ExecutionError(
+            f"{int((~finite).sum())} of {len(finite)} samples hold NaN or infinity.", where=where,
+            remedy="Remove these samples.",
+        )  # fmt: skip
+        name_samples(error, batch, names)
+        raise error
+
+
+def name_samples(error: ExecutionError, batch: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
+    """Name the samples of the data that hold NaN or infinity in an error.
+
+    Args:
+        error: The error.
+        batch: The samples.
+        names: Their names in the data; empty if unknown.
+    """
+    wrong = {name for name, is_finite in zip(names, finite_samples(batch), strict=False) if not is_finite}
+    if wrong:
+        listed = ", ".join(sorted(wrong, key=lambda name: (len(name), name))[:_MOST_NAMES])
+        more = f" and {len(wrong) - _MOST_NAMES} more" if len(wrong) > _MOST_NAMES else ""
+        error.reword(f"{error.problem} In the data: sample {listed}{more}.", where=error.where, remedy=error.remedy)

@@ -60,8 +60,7 @@ class Results(Evaluation):
             return self._quantized.quantized(weights)
         if self._lora is None:
             return with_weights(self._source, self._model, weights)
-        own = {name: array for name, array in weights.items() if name in self._base.graph.initializers}
-        return self._adapter(weights).merge(with_weights(self._source, self._base, own))
+        return self._adapter(weights).merge(self._source)
 
     def adapter(self, *, average: bool = False) -> Adapter:
         """Return the trained adapters.
@@ -75,8 +74,7 @@ class Results(Evaluation):
 
     def _adapter(self, weights: Mapping[str, np.ndarray]) -> Adapter:
         assert self._lora is not None
-        own = {name: np.array(array) for name, array in weights.items() if name not in self._base.graph.initializers}
-        return Adapter(self._lora, own)
+        return Adapter(self._lora, {name: np.array(array) for name, array in weights.items()})
 
     def require_plain(self) -> None:
         """Refuse to write the state of a model from an encrypted file: the written file would be plain text.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +19,10 @@ from sardonyx.train.schedules import Plateau
 from sardonyx.train.step.forward import LOSS
 from sardonyx.train.trainer.callbacks import Callback, Moment, checked_callbacks, require_metric, require_watched
 from sardonyx.train.trainer.checkpoints import checkpoint_file, read_checkpoint, write_checkpoint
+from sardonyx.train.trainer.evaluation import name_samples
 from sardonyx.train.trainer.history import History
 from sardonyx.train.trainer.progress import progress_line
 from sardonyx.train.trainer.results import Results
-
-_MOST_NAMES = 5
-"""Samples that a message names."""
 
 
 class Trainer(Results):
@@ -138,6 +136,7 @@ class Trainer(Results):
         if validation is not None:
             evaluated = self._evaluation_batches(validation, batch_size, "validation")
             self._require_samples(evaluated)
+            self._require_finite_loss(evaluated)
         functions, rate = checked_callbacks(callbacks), self.base_optimizer.rate
         require_watched(functions, rate, self._measured(validation is not None))
         file = None if checkpoint is None else self._file_to_write(checkpoint)
@@ -186,7 +185,7 @@ class Trainer(Results):
                 try:
                     loss = self._train(batch, total)
                 except ExecutionError as error:
-                    self._name_samples(error, batch, batches)
+                    name_samples(error, batch, batches.sample_names(self._position.epoch, self._position.batch))
                     raise
                 position = self._position
                 self._position = replace(position, batch=position.batch + 1, loss_total=position.loss_total + loss)
@@ -197,23 +196,6 @@ class Trainer(Results):
             self._apply_sums(total, None)
         if not self._position.batch:
             raise OptionError("expected at least one batch.", where="data")
-
-    def _name_samples(self, error: ExecutionError, batch: Mapping[str, np.ndarray], batches: Batches) -> None:
-        """Name the samples of the data that hold NaN or infinity in an error of a step."""
-        names = batches.sample_names(self._position.epoch, self._position.batch)
-        if not names:
-            return
-        wrong = {
-            names[i]
-            for array in batch.values()
-            if array.dtype.kind == "f" and array.shape[:1] == (len(names),)
-            for i in np.flatnonzero(~np.isfinite(array.reshape(len(names), -1)).all(1))
-        }
-        if wrong:
-            listed = ", ".join(sorted(wrong, key=lambda name: (len(name), name))[:_MOST_NAMES])
-            more = f" and {len(wrong) - _MOST_NAMES} more" if len(wrong) > _MOST_NAMES else ""
-            problem = f"{error.problem} In the data: sample {listed}{more}."
-            error.reword(problem, where=error.where, remedy=error.remedy)
 
     def _require_samples(self, batches: Batches) -> None:
         """Check whole arrays before the first step: their types, and the values of all labels."""

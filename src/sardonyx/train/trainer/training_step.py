@@ -98,7 +98,7 @@ class TrainingStep:
         parameters = find_parameters(self._model)
         selected = [] if lora and trainable == "*" else select_parameters(parameters, trainable)
         if lora is not None:
-            self._model, adapters = with_adapters(self._model, lora, seed)
+            self._model, adapters = with_adapters(self._model, lora, seed, selected)
             selected += [name for name in adapters if name not in selected]
         self._forward = build_forward(
             self._model, selected, self._loss, training=True, batch_norm=batch_norm, dropout=dropout
