@@ -38,14 +38,14 @@ LAYERS = {
 """Channels, windows, sizes of the output for an image of 56 by 56, and whether the image is blocked."""
 
 
-def store_blocks(kernel: Kernel, pointer: str, out: tuple[Size, ...]) -> Epilogue:
+def store_blocks(kernel: Kernel, pointer: str, out: tuple[Size, ...], element: str = "float") -> Epilogue:
     e, lanes = kernel.emitter, kernel.target.lanes(32)
 
     def epilogue(at: tuple[Index, ...], value: str, mask: str | None) -> None:
         image, channel, y, x = (index.base for index in at)
         position = e.add(e.mul(e.add(e.mul(image, 4), e.div(channel, lanes)), kernel.size(out[0])), y)
         position = e.add(e.mul(position, kernel.size(out[1])), x)
-        e.store(f"<{lanes} x float>", value, e.address(pointer, "float", e.mul(position, lanes)), 4)
+        e.store(f"<{lanes} x {element}>", value, e.address(pointer, element, e.mul(position, lanes)), 4)
 
     return epilogue
 
@@ -70,6 +70,19 @@ def test_sums_of_direct_convolutions_stay_in_registers(target: str, name: str, o
     inner = [block for block in blocks if block.count(FMAS[target]) == most]
     assert most >= 24
     assert max(len(re.findall(SPILLS[target], block)) for block in inner) <= most // 5
+
+
+@pytest.mark.parametrize(("size", "filters", "prefetches"), [(7, 128, True), (7, 32, False), (56, 128, False)])
+def test_small_images_prefetch_the_weights_of_the_next_filters(size: int, filters: int, prefetches: bool) -> None:
+    kernel, out = Kernel(NAMED["avx512vnni"]), (size, size)
+    x, weights, y = kernel.buffer(), kernel.buffer(), kernel.buffer()
+    tile = choose_tile(kernel.target, channels=512, filters=filters, width=size, taps=9, dot_width=4)
+    convolution(
+        kernel, x=Image(x, 512, out, True, t.UINT8), weights=weights, batch=1,
+        windows=Windows.of((3, 3), padding=(1, 1)), out=out, tile=tile,
+        epilogue=store_blocks(kernel, y, out, "i32"),
+    )  # fmt: skip
+    assert ("prefetcht1" in assemble(kernel)) == prefetches
 
 
 @pytest.mark.parametrize("taps", (1, 3))

@@ -11,6 +11,7 @@ its groups, and weights are zero for the channels of other groups (:mod:`.group_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -35,6 +36,12 @@ _SPAN = 256
 
 _LINE = 64
 """Bytes of a cache line."""
+
+_MOST_FOLLOWED = 1024
+"""Largest number of outputs of an image for which the next weights are prefetched: more read each weight often."""
+
+_MOST_AHEAD = 8
+"""Largest number of cache lines of the next weights that are prefetched at once."""
 
 _CLIPPED = 8
 """Largest number of taps of a row for which taps outside of the image are skipped by unrolling."""
@@ -113,6 +120,7 @@ class DirectConvolution:
                 self._prefetch(plane, row, lowest, size)
             with self.sweep.lines(row, plane, self.element, self.slice_step, self.row_step) as (line, tap):
                 of_row = e.address(packed, self.element, e.mul(tap, tile.inner * vectors))
+                self._prefetch_weights(row, e.add(e.mul(block, self.taps), tap), first, size)
                 self._taps(width, line, of_row, lowest, channels, sums, guarded)
         if tile.groups > 1 and tile.dot_width == 1:
             isolate_groups(self, row, image, weights, lowest, sums)
@@ -161,6 +169,34 @@ class DirectConvolution:
         every = max(1, _LINE // (4 * step)) if isinstance(step, int) else 1
         for i in sorted({*range(0, size, every), size - 1}):
             e.prefetch(e.address(start, self.element, i * step))
+
+    def _prefetch_weights(self, row: Row, tap: Number, first: Number, size: int) -> None:
+        """Prefetch a share of the weights that the next group of blocks reads at a row of taps.
+
+        The share is that of the tile's outputs in those of the image. Weights of all layers exceed L2, so that the
+        first outputs of each group would wait for theirs.
+
+        Args:
+            row: The row of outputs.
+            tap: The first tap of the row, counted in all input blocks.
+            first: The first output of the tile.
+            size: Outputs of the tile.
+        """
+        e, tile, outputs = self.emitter, self.tile, [axis.out for axis in self.sweep.axes]
+        count = math.prod(size for size in outputs if isinstance(size, int))
+        if tile.tiles == 1 or not all(isinstance(size, int) for size in outputs) or not 0 < count <= _MOST_FOLLOWED:
+            return
+        of_tap = 4 * tile.inner * tile.blocks * tile.lanes
+        of_taps = self.window[2] * of_tap
+        lines = -(-of_taps * size // (count * _LINE))
+        if lines > _MOST_AHEAD:
+            return
+        z, y = row.outputs
+        output = e.add(e.mul(e.add(e.mul(z, outputs[1]), y), outputs[2]), first)
+        following = e.mul(e.add(e.mul(e.add(row.block, 1), tile.depth * self.taps), tap), of_tap)
+        start = e.address(self.weights, "i8", e.add(following, e.div(e.mul(output, of_taps), count)))
+        for line in range(lines):
+            e.prefetch(e.address(start, "i8", line * _LINE), level=2)
 
     def _whole(self, sum: Variable) -> str:
         """Return a sum as a whole block, zero-padded if the sum is half a block."""
