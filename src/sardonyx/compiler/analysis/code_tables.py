@@ -16,7 +16,7 @@ import numpy as np
 from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.core.eval.tensor import Tensor, apply, constant
+from sardonyx.core.eval.tensor import FOLDED_ELEMENTS, Tensor, apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType
@@ -127,13 +127,18 @@ def _is_number(value: Value) -> bool:
     """Return True for a constant of equal elements."""
     while value.op in ("broadcast", "reshape"):
         value = value.operands[0]
-    return is_closed(value) and math.prod(shape_of(value)) == 1
+    if not is_closed(value):
+        return False
+    if math.prod(shape_of(value)) == 1 or not value.is_constant:
+        return math.prod(shape_of(value)) == 1
+    elements = np.asarray(value.known).reshape(-1)  # a repeated number that tracing has folded
+    return 0 < elements.size <= FOLDED_ELEMENTS and bool((elements == elements[0]).all())
 
 
 def _number(value: Value) -> Tensor:
     while value.op in ("broadcast", "reshape"):
         value = value.operands[0]
-    return constant(evaluate_closed(value).reshape(1), dtype_of(value))
+    return constant(evaluate_closed(value).reshape(-1)[:1], dtype_of(value))
 
 
 def _interior(root: Value, source: Value) -> tuple[Value, ...]:

@@ -10,6 +10,7 @@ dequantization before it is then the identity on codes, and one that follows a n
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.requantize import Codes, quantization
 from sardonyx.compiler.passes.affine_codes import affine_source
 from sardonyx.compiler.passes.int8_matmul import Quantized, match_quantized, scalar_of
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, at_least
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
@@ -103,14 +104,32 @@ def _padded(x: Tensor) -> Tensor | None:
     return x.operands[0] if known else None  # type: ignore[return-value]
 
 
+@CODE_MOVEMENTS.rule("reduce")
+def extreme_of_codes(m: Match, x: Tensor, *, kind: str, axes: tuple[int, ...]) -> Value | None:
+    """The extreme of dequantized values along axes is the dequantized extreme code, and at the same position."""
+    source = _dequantized(x) if kind in ("max", "min", "argmax", "argmin") else None
+    if source is None or not _is_ordered(source) or not all(_has_elements(shape_of(x)[axis]) for axis in axes):
+        return None
+    extreme = apply("reduce", source.codes, kind=kind, axes=axes)
+    return extreme if kind in ("argmax", "argmin") else _dequantize(source, extreme)
+
+
 @CODE_MOVEMENTS.rule("concat")
 def joined_codes(m: Match, *parts: Tensor, axis: int) -> Value | None:
     """Joined dequantized values of one scale and zero point are the dequantized joined codes."""
-    sources = [_dequantized(part) for part in parts]
+    sources = [_dequantized_part(part) for part in parts]
     first = sources[0] if sources else None
     if first is None or any(other is None or not _has_same_scale(first, other) for other in sources):
         return None
     return _dequantize(first, apply("concat", *[source.codes for source in sources if source is not None], axis=axis))
+
+
+def _dequantized_part(value: Tensor) -> Quantized | None:
+    """Return dequantized values, which may be repeated, as those of an edge."""
+    if value.op != "broadcast" or is_closed(value):
+        return _dequantized(value)
+    source = _dequantized(value.operands[0])
+    return None if source is None else replace(source, codes=apply("broadcast", source.codes, **value.params))
 
 
 @CODE_MOVEMENTS.rule("reduce_window")
@@ -132,8 +151,11 @@ def same_codes(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Value |
 
 
 @CODE_MOVEMENTS.rule("convert")
-def repeated_codes(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Value | None:
-    """Repeated dequantized values, as those of a resized image, have repeated codes, if the scale is the same."""
+def moved_quantization(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Value | None:
+    """Codes of moved or repeated dequantized values are moved codes, each a function of 8 bits.
+
+    These functions are then tables of codes in memory, and the movements, as those of a resized image, copy bytes.
+    """
     goal = quantization(x, dtype)
     if goal is None or goal.source.op not in ("mul", "div"):
         return None
@@ -142,12 +164,13 @@ def repeated_codes(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Val
     while inner.op in ("broadcast", "reshape", "permute", "stop_gradient") and not is_closed(inner):
         movements.append(inner)
         inner = inner.operands[0]
-    if number is None or all(movement.op != "broadcast" for movement in movements):
+    if number is None or all(movement.op == "stop_gradient" for movement in movements):
         return None
-    units = apply(goal.source.op, inner, _repeated(number, shape_of(inner)))
-    codes = _unchanged(replace(goal, source=units))
-    if codes is None:
-        return None
+    source = _dequantized(inner)
+    if source is None or (source.codes.op == "gather" and all(movement.op != "broadcast" for movement in movements)):
+        return None  # A gather and the movements after it are one kernel.
+    of_inner = replace(goal, source=apply(goal.source.op, inner, _repeated(number, shape_of(inner))))
+    codes = _unchanged(of_inner) or _quantize(of_inner, of_inner.source)
     for movement in reversed(movements):
         codes = codes if movement.op == "stop_gradient" else apply(movement.op, codes, **movement.params)
     return codes
@@ -228,6 +251,17 @@ def _dequantized(value: Value) -> Quantized | None:
     if source is None or source.scale is None or (_number(source.scale) or 0) <= 0:
         return None
     return source if source.zero is None or _number(source.zero) is not None else None
+
+
+def _is_ordered(source: Quantized) -> bool:
+    """Return True if different codes are dequantized to different finite numbers."""
+    assert source.scale is not None
+    return (_number(source.scale) or math.inf) <= float(np.finfo(np.float32).max) / 256
+
+
+def _has_elements(size: Size) -> bool:
+    """Return True if a size is known to be positive: an extreme of no floats is infinite, one of no codes is finite."""
+    return at_least(size, 1) is True
 
 
 def _number(value: Value) -> float | None:

@@ -28,7 +28,7 @@ from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.gemm import choose_gemm
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem
 from sardonyx.compiler.tiling.int8_forms import Form, forms
-from sardonyx.core.eval.tensor import Tensor, apply, constant
+from sardonyx.core.eval.tensor import FOLDED_ELEMENTS, Tensor, apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import DType
@@ -87,10 +87,18 @@ def scalar_of(value: Value) -> Tensor | None:
     while value.op in ("broadcast", "reshape") and math.prod(shape_of(value)) != 1:
         value = value.operands[0]
     if math.prod(shape_of(value)) != 1:
-        return None
+        return _repeated_number(value)
     while value.op in ("broadcast", "reshape") and shape_of(value):
         value = value.operands[0]
     return apply("reshape", value, shape=()) if shape_of(value) else value  # type: ignore[return-value]
+
+
+def _repeated_number(value: Value) -> Tensor | None:
+    """Return the number of a small constant whose elements are equal, as tracing makes of a repeated number."""
+    elements = np.asarray(value.known).reshape(-1) if value.is_constant else np.zeros(0)
+    if not 0 < elements.size <= FOLDED_ELEMENTS or not (elements == elements[0]).all():
+        return None
+    return constant(elements[0], dtype_of(value))
 
 
 def _zero_point(value: Value) -> Tensor | None:
