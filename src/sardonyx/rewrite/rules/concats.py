@@ -30,6 +30,10 @@ MOST_PARTS = 64
 """Readers of one tensor that are examined as the parts of a Split."""
 
 
+MOST_REPEATED = 64
+"""Parts that a fused Concat takes from one that it reads several times: chains of such Concats double them."""
+
+
 @rule("eliminate_nop_concat", on="Concat", exactness=EXACT)
 def concat_of_little(s: Site) -> Result:
     """Replace Concat of one tensor by the tensor; drop parts that are certainly empty along the axis."""
@@ -53,12 +57,20 @@ def concat_of_concat(s: Site) -> Result:
     for i, value in enumerate(s.node.inputs):
         inner = s.producer(i, "Concat")
         same = inner is not None and axis_of(s, inner) == axis and _same_sign(s, inner, s.node)
-        if inner is not None and value is not None and same and facts.used_once(value):
+        if inner is not None and value is not None and same and _is_read_here_alone(s, value, inner):
             parts.extend(inner.inputs)
             merged = True
         else:
             parts.append(value)
     return Concat(*parts, axis=axis) if merged else None
+
+
+def _is_read_here_alone(s: Site, value: ir.Value, inner: ir.Node) -> bool:
+    """Return True if no node but this one reads the value, once or a few times."""
+    if facts.used_once(value):
+        return True
+    few = len(value.uses()) * len(inner.inputs) <= MOST_REPEATED
+    return few and not value.is_graph_output() and all(use.node is s.node for use in value.uses())
 
 
 def _same_sign(s: Site, one: ir.Node, other: ir.Node) -> bool:
