@@ -48,6 +48,10 @@ SOURCES = ("torch-small", "torchvision", "timm", "transformers", "keras")
 WAYS = ("sardonyx", "torch.onnx")
 PEER = "torch.onnx"
 GOOD = "proved"
+NOT_JUDGED = "not judged"
+"""Status of a model whose source no program here runs, which nothing can prove."""
+
+WITHOUT_WITNESS = re.compile(r"no (?:installed )?interpreter .*runs|operators of TensorFlow")
 PATIENCE = 10
 """Time of day that a case may take, as a multiple of its processor time: the machine may be shared."""
 
@@ -112,9 +116,11 @@ def convert_case(source: str, case: str, way: str, *, times: bool = False) -> di
 
 def _reported(report: Any) -> dict[str, Any]:
     """Return the columns that reports of both directions have."""
+    reason = report.verdict.reason or ""
+    has_no_witness = report.verdict.status == "not proved" and WITHOUT_WITNESS.search(reason) is not None
     return {
-        "status": report.verdict.status,
-        "reason": (report.verdict.reason or "")[:500],
+        "status": NOT_JUDGED if has_no_witness else report.verdict.status,
+        "reason": reason[:500],
         "open": {name: list(values) for name, values in report.sizes.items()},
         "seconds": dict(report.seconds),
         "notes": list(report.notes),
@@ -299,7 +305,7 @@ def table(path: Path) -> str:
     """Return the results as Markdown: counts, ratios of nodes and time, failures by cause."""
     rows = [row for row in rows_of(path) if row["status"] != "no source"]
     lines = [
-        "| source | way | tried | proved | open sizes | other | nodes × torch.onnx | time × torch.onnx |",
+        "| source | way | judged | proved | open sizes | other | nodes × torch.onnx | time × torch.onnx |",
         "|---|---|--:|--:|--:|---|--:|--:|",
     ]
     both: dict[tuple[str, str], dict[str, Any]] = {}
@@ -318,7 +324,8 @@ def table(path: Path) -> str:
             nodes = _mean([item[way]["nodes"] / max(item[PEER]["nodes"], 1) for item in pairs])
             times = _mean([_seconds(item[way]) / _seconds(item[PEER]) for item in pairs])
             ratios = f"{nodes:.2f} ({len(pairs)}) | {times:.2f} |"
-        lines.append(f"| {source} | {way} | {len(own)} | {len(proved)} | {opened} | {text} | {ratios}")
+        judged = len(own) - other[NOT_JUDGED]
+        lines.append(f"| {source} | {way} | {judged} | {len(proved)} | {opened} | {text} | {ratios}")
     causes: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["status"] != GOOD:

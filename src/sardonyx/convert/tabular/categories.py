@@ -22,7 +22,7 @@ def frame_categories(estimator: Any) -> dict[int, list[Any]]:
     package = type(estimator).__module__.partition(".")[0]
     if package == "lightgbm":
         return _of_lightgbm(getattr(estimator, "booster_", estimator))
-    if package == "xgboost" and hasattr(estimator, "get_booster"):
+    if package == "xgboost" and hasattr(estimator, "get_booster") and estimator.__sklearn_is_fitted__():
         return _of_xgboost(estimator.get_booster())
     return {}
 

@@ -40,9 +40,6 @@ TYPES = {
 
 _PACKED = {"INT4": ml_dtypes.int4, "UINT4": ml_dtypes.uint4}
 
-_LARGEST_DENSE = 1 << 31
-"""Elements of a compressed constant when dense."""
-
 
 def data_type(tensor: TensorRecord, where: str) -> ir.DataType:
     """Return the ONNX element type of a tensor.
@@ -123,15 +120,18 @@ def _dense(values: npt.NDArray[Any], tensor: TensorRecord, where: str) -> npt.ND
     rank = len(tensor.shape)
     if sorted(order) != list(range(len(levels))) or len(order) != rank + len(block_map):
         raise error(f"expected {rank + len(block_map)} levels in some order, got {order}")
-    if any(not 0 <= axis < rank for axis in block_map) or math.prod(tensor.shape) > _LARGEST_DENSE:
+    if any(not 0 <= axis < rank for axis in block_map):
         raise error(f"expected blocks of axes 0 to {rank - 1}, got {block_map}")
     index: list[npt.NDArray[np.int64]] = [np.zeros(1, np.int64)] * len(levels)
     block_size = [1] * rank
+    # The positions of a level are stored values, or have segments.
+    arrays = [level.array_segments.values for level in levels if level.array_segments]
+    most = max(map(len, [values, *arrays]))
     count = 1
     for axis, level in zip(order, levels, strict=True):
         if level.format == 0:
             size = int(level.dense_size)
-            if size < 0 or count * size > _LARGEST_DENSE:
+            if size < 0 or count * size > most:
                 raise error(f"level of size {size}")
             lengths, local = np.full(count, size), np.tile(np.arange(size), count)
         else:

@@ -1,21 +1,28 @@
-"""Read `NodeDef` messages, the options of operators of TensorFlow in a file, in the protobuf wire format.
+"""Read `NodeDef` messages, the options of operators of TensorFlow in a file, by the library of protocol buffers.
 
-Source: https://protobuf.dev/programming-guides/encoding/ and tensorflow/core/framework/{node_def,attr_value}.proto
+Source: tensorflow/core/framework/{node_def,attr_value}.proto; fields that no operator here has are unknown fields.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+import functools
 from types import SimpleNamespace
 from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from sardonyx.convert.tflite.flexbuffer import flexbuffer
 from sardonyx.errors import ModelFileError
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_ATTRIBUTES, _KEY, _VALUE = 5, 1, 2
-_LIST, _TEXT, _INTEGER, _NUMBER, _TRUTH, _TYPE = 1, 2, 3, 4, 5, 6
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_KINDS = {
+    "s": (2, _FIELD.TYPE_BYTES),
+    "i": (3, _FIELD.TYPE_INT64),
+    "f": (4, _FIELD.TYPE_FLOAT),
+    "b": (5, _FIELD.TYPE_BOOL),
+    "type": (6, _FIELD.TYPE_INT32),
+}
+"""Values of attributes: name, number and type of the field, alike in single values and in lists."""
 
 
 def attributes(custom_options: bytes, where: str) -> SimpleNamespace:
@@ -34,89 +41,54 @@ def attributes(custom_options: bytes, where: str) -> SimpleNamespace:
     if not isinstance(root, list) or len(root) != 2 or not isinstance(root[1], (str, bytes)):
         raise ModelFileError("malformed options: expected a name and a NodeDef", where=where)
     # A flexbuffer holds the message as a text.
-    message = root[1] if isinstance(root[1], bytes) else root[1].encode("utf-8", "surrogateescape")
+    data = root[1] if isinstance(root[1], bytes) else root[1].encode("utf-8", "surrogateescape")
+    try:
+        node = _node_class().FromString(data)
+    except message.DecodeError as error:
+        raise ModelFileError(f"malformed options: {error}", where=where) from error
     result: dict[str, Any] = {}
-    for number, entry in _fields(message, where):
-        if number != _ATTRIBUTES or not isinstance(entry, bytes):
-            continue
-        parts = dict(_fields(entry, where))
-        key, value = parts.get(_KEY, b""), parts.get(_VALUE, b"")
-        if isinstance(key, bytes) and isinstance(value, bytes):
-            read = _attribute(value, where)
-            if read is not None:
-                result[key.decode("utf-8", "replace")] = read
+    for entry in node.attr:
+        kind = entry.value.WhichOneof("value")
+        if kind is not None:
+            result[entry.key.decode("utf-8", "replace")] = _value(entry.value, kind)
     return SimpleNamespace(**result)
 
 
-def _attribute(message: bytes, where: str) -> Any:
-    """Return the value of an `AttrValue`, None for kinds that no operator here has."""
-    for number, value in _fields(message, where):
-        if number == _LIST and isinstance(value, bytes):
-            return [item for kind, part in _fields(value, where) for item in _items(kind, part, where)]
-        if number in (_TEXT, _INTEGER, _NUMBER, _TRUTH, _TYPE):
-            return _single(number, value)
-    return None
+def _value(value: Any, kind: str) -> Any:
+    if kind == "list":
+        return [_single(item, name) for name in _KINDS for item in getattr(value.list, name)]
+    return _single(getattr(value, kind), kind)
 
 
-def _single(number: int, value: int | bytes | float) -> Any:
-    if number == _TEXT:
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
-    if number == _TRUTH:
-        return bool(value)
-    return value
+def _single(value: Any, kind: str) -> Any:
+    return value.decode("utf-8", "replace") if kind == "s" else value
 
 
-def _items(number: int, value: int | bytes | float, where: str) -> Iterator[Any]:
-    """Yield elements of a list: integers are packed in one field."""
-    if number == _INTEGER and isinstance(value, bytes):
-        position = 0
-        while position < len(value):
-            item, position = _varint(value, position, where)
-            yield item
-    elif number == _NUMBER and isinstance(value, bytes):
-        yield from struct.unpack(f"<{len(value) // 4}f", value[: len(value) // 4 * 4])
-    else:
-        yield _single(number, value)
+@functools.cache
+def _node_class() -> Any:
+    """Return the class of `NodeDef` messages with the fields that are read."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="sardonyx_node_def.proto", package="sardonyx_tflite", syntax="proto3"
+    )
 
+    def add(name: str, *fields: tuple[str, int, int, str, bool], choice: str = "") -> None:
+        kind = file.message_type.add(name=name)
+        if choice:
+            kind.oneof_decl.add(name=choice)
+        for field, number, type_number, type_name, is_list in fields:
+            added = kind.field.add(name=field, number=number, type=type_number)
+            if type_name:
+                added.type_name = type_name
+            added.label = _FIELD.LABEL_REPEATED if is_list else _FIELD.LABEL_OPTIONAL
+            if choice:
+                added.oneof_index = 0
 
-def _fields(message: bytes, where: str) -> Iterator[tuple[int, int | bytes | float]]:
-    """Yield numbers and values of the fields of a message."""
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position, where)
-        kind = tag & 7
-        value: int | bytes | float
-        if kind == _VARINT:
-            value, position = _varint(message, position, where)
-        elif kind == _LENGTH:
-            size, position = _varint(message, position, where)
-            value = _span(message, position, size, where)
-            position += size
-        elif kind in (_FIXED32, _FIXED64):
-            size = 4 if kind == _FIXED32 else 8
-            (value,) = struct.unpack("<f" if kind == _FIXED32 else "<d", _span(message, position, size, where))
-            position += size
-        else:
-            raise ModelFileError(f"malformed options: unknown wire type {kind} at {position}", where=where)
-        yield tag >> 3, value
-
-
-def _span(message: bytes, position: int, size: int, where: str) -> bytes:
-    if size < 0 or position + size > len(message):
-        raise ModelFileError(f"malformed options: {size} bytes at {position} of {len(message)}", where=where)
-    return message[position : position + size]
-
-
-def _varint(message: bytes, position: int, where: str) -> tuple[int, int]:
-    """Return a signed integer and the position after it."""
-    number = 0
-    for shift in range(0, 70, 7):
-        if position >= len(message):
-            break
-        byte = message[position]
-        position += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            number &= (1 << 64) - 1
-            return number - (1 << 64) if number >> 63 else number, position
-    raise ModelFileError(f"malformed options: an integer at {position} does not end", where=where)
+    singles = [(name, number, kind, "", False) for name, (number, kind) in _KINDS.items()]
+    add("ListValue", *((name, number, kind, "", True) for name, number, kind, _, _ in singles))
+    add("AttrValue", ("list", 1, _FIELD.TYPE_MESSAGE, ".sardonyx_tflite.ListValue", False), *singles, choice="value")
+    key = ("key", 1, _FIELD.TYPE_BYTES, "", False)
+    add("Entry", key, ("value", 2, _FIELD.TYPE_MESSAGE, ".sardonyx_tflite.AttrValue", False))
+    add("NodeDef", ("attr", 5, _FIELD.TYPE_MESSAGE, ".sardonyx_tflite.Entry", True))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("sardonyx_tflite.NodeDef"))

@@ -50,7 +50,7 @@ MOST_OPERATORS = 1 << 17
 """Operators of a model, with those of subgraphs once for each use: uses of uses would multiply without a limit."""
 
 MOST_ELEMENTS = 1 << 28
-"""Elements of a variable tensor, whose zeros a file does not hold."""
+"""Elements of all variables and sparse constants of a model, whose zeros a file does not hold."""
 
 Translator = Callable[["Call"], ir.Value | Sequence[ir.Value] | None]
 
@@ -103,6 +103,21 @@ class Translation:
         self.depth = 0
         self.count = 0
         self.is_initialization = False
+        self._elements = 0
+
+    def count_elements(self, tensor: TensorRecord) -> None:
+        """Count the elements of a constant that the file does not hold one by one.
+
+        Raises:
+            InvalidModelError: All such constants together are too large.
+        """
+        self._elements += math.prod(tensor.shape)
+        if self._elements > MOST_ELEMENTS:
+            raise InvalidModelError(
+                f"tensor '{tensor.name}' of {list(tensor.shape)}: expected at most {MOST_ELEMENTS} elements of"
+                " variables and sparse constants",
+                where=self.file.where,
+            )
 
     def model(self) -> ir.Model:
         """Return the ONNX model.
@@ -269,6 +284,12 @@ class Scope(GraphBuilder):
         tensor = self.record.tensors[index]
         if tensor.data is None or (index in self.values and self.values[index].const_value is None):
             return None
+        return self._stored(tensor)
+
+    def _stored(self, tensor: TensorRecord) -> npt.NDArray[Any]:
+        """Return the elements that the file stores."""
+        if tensor.sparsity is not None:
+            self.translation.count_elements(tensor)
         return constant_array(tensor, self.translation.file.where)
 
     def value(self, index: int) -> ir.Value:
@@ -276,11 +297,7 @@ class Scope(GraphBuilder):
         if index not in self.values:
             tensor = self.record.tensors[index]
             if tensor.data is None and tensor.is_variable:
-                if math.prod(tensor.shape) > MOST_ELEMENTS:
-                    raise InvalidModelError(
-                        f"variable '{tensor.name}' of {list(tensor.shape)}, expected at most {MOST_ELEMENTS} elements",
-                        where=self.translation.file.where,
-                    )
+                self.translation.count_elements(tensor)
                 array: Any = np.zeros(tensor.shape, self.type(tensor).numpy())
             elif tensor.data is None and 0 in tensor.shape:
                 array = np.zeros(tensor.shape, self.type(tensor).numpy())
@@ -289,7 +306,7 @@ class Scope(GraphBuilder):
                     f"tensor '{tensor.name}' is read before it is computed", where=self.translation.file.where
                 )
             else:
-                array = constant_array(tensor, self.translation.file.where)
+                array = self._stored(tensor)
             self.values[index] = self.constant(array, name=tensor.name or f"tensor_{index}")
         return self.values[index]
 
