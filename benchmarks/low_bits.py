@@ -5,10 +5,11 @@
     SARDONYX_SUITES=… python benchmarks/low_bits.py --sections models --models resnet18 resnet50 minilm vit_s
 
 A model is a chain of products of one size. Sardonyx with weights of few bits, ONNX Runtime with the same model, and
-Sardonyx with float32 weights run in alternation; the minimum of each counts. The share of the bandwidth relates the
-bytes of codes, scales and zero points to the bytes that all threads read from memory in the same time, measured before
-by the same process. ONNX Runtime's processor provider has no products of bfloat16. ``SARDONYX_TARGET`` names a lesser
-processor for Sardonyx. Sections ``convolutions`` (chains of one layer) and ``models`` compare sessions with
+Sardonyx with float32 weights run in alternation, and so does a read of a large array by as many threads, after which
+the weights come from memory; the minimum of each counts. The share of the bandwidth relates the bytes of codes, scales
+and zero points to the bytes that the threads read of the array in the same time. ONNX Runtime's processor provider has
+no products of bfloat16. ``SARDONYX_TARGET`` names a lesser processor for Sardonyx. Sections ``convolutions`` (chains of
+one layer) and ``models`` compare sessions with
 ``precision="bf16"`` and sessions of float32.
 """
 
@@ -35,7 +36,7 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx
 import suites
 from sardonyx.compiler.executor.thread_pool import pool
-from sardonyx.compiler.machine_peak import measured_peak
+from sardonyx.compiler.machine_peak import MemoryStream
 from sardonyx.compiler.target.description import host
 
 
@@ -154,39 +155,43 @@ def least_seconds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, 
     return least
 
 
-def measure(form: Form, floats: Any, rows: int, size: int, layers: int, threads: int, rounds: int) -> dict[str, float]:
-    """Return seconds of Sardonyx, of ONNX Runtime and of a session with float32 weights."""
+def measure(
+    form: Form, floats: Any, read: MemoryStream, rows: int, size: int, layers: int, threads: int, rounds: int
+) -> dict[str, float]:
+    """Return seconds of Sardonyx, ONNX Runtime, a session with float32 weights, and a read of memory."""
     low = model(form, rows, size, layers)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     feeds = {"x": np.random.default_rng(1).standard_normal((rows, size), np.float32)}
-    sessions = {
-        "sardonyx": sardonyx.Session(low, compile="wait"),
-        "float32": floats,
-    }
+    sessions = {"sardonyx": sardonyx.Session(low, compile="wait", threads=threads), "float32": floats}
     if form.operator != "MatMul":
         sessions["onnxruntime"] = onnxruntime.InferenceSession(low.SerializeToString(), options)
-    runs = {name: (lambda session=session: session.run(None, feeds)) for name, session in sessions.items()}
-    return least_seconds(runs, rounds)
+    runs: dict[str, Callable[[], Any]] = {}
+    for name, session in sessions.items():
+        runs |= {f"read before {name}": read, name: functools.partial(session.run, None, feeds)}
+    least = least_seconds(runs, rounds)
+    return {**least, "read": min(seconds for name, seconds in least.items() if name.startswith("read"))}
 
 
-def table(section: str, arguments: argparse.Namespace, bandwidth: float) -> rich.table.Table:
+def table(section: str, arguments: argparse.Namespace, read: MemoryStream) -> rich.table.Table:
     """Measure the forms of a section."""
     result = rich.table.Table(title=f"{section}: {arguments.layers} products of {arguments.size}²")
     for column in ("weights", "rows", "sardonyx, ms", "onnxruntime, ms", "float32, ms", "× onnxruntime", "× float32"):
         result.add_column(column)
+    result.add_column("GB/s read")
     result.add_column("of bandwidth")
     sizes = arguments.size, arguments.layers
     for rows in arguments.rows:
-        floats = sardonyx.Session(model(None, rows, *sizes), compile="wait")
+        floats = sardonyx.Session(model(None, rows, *sizes), compile="wait", threads=arguments.threads)
         for form in SECTIONS[section]:
-            least = measure(form, floats, rows, *sizes, arguments.threads, arguments.rounds)
-            ours = least["sardonyx"]
+            least = measure(form, floats, read, rows, *sizes, arguments.threads, arguments.rounds)
+            ours, bandwidth = least["sardonyx"], read.bytes / least["read"]
             share = arguments.layers * form.bytes(arguments.size, arguments.size) / ours / bandwidth
             others = [least.get(name) for name in ("onnxruntime", "float32")]
             result.add_row(
                 form.name, str(rows), *(f"{1e3 * seconds:.2f}" if seconds else "—" for seconds in (ours, *others)),
-                *(f"{seconds / ours:.2f}" if seconds else "—" for seconds in others), f"{share:.2f}",
+                *(f"{seconds / ours:.2f}" if seconds else "—" for seconds in others), f"{bandwidth / 1e9:.1f}",
+                f"{share:.2f}",
             )  # fmt: skip
     return result
 
@@ -286,10 +291,10 @@ def main() -> None:
     chosen = [section for section in chosen if section in SECTIONS]
     if not chosen:
         return
-    bandwidth = measured_peak(host(), pool(arguments.threads)).bytes
-    console.print(f"{host().name}, {arguments.threads} threads, {bandwidth / 1e9:.1f} GB/s from memory")
+    read = MemoryStream(host(), pool(arguments.threads))
+    console.print(f"{host().name}, {arguments.threads} threads")
     for section in chosen:
-        console.print(table(section, arguments, bandwidth))
+        console.print(table(section, arguments, read))
 
 
 if __name__ == "__main__":

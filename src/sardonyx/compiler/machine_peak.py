@@ -48,7 +48,9 @@ class Peak:
 
 def measured_peak(target: Target, pool: Pool, times: int = 5) -> Peak:
     """Measure the rates of all threads of a pool together: the best of a few runs."""
-    return Peak(_operations(target, pool, times), _bytes(target, pool, times))
+    stream = MemoryStream(target, pool)
+    stream()
+    return Peak(_operations(target, pool, times), stream.bytes / min(_seconds(stream) for _ in range(times)))
 
 
 def _operations(target: Target, pool: Pool, times: int) -> float:
@@ -68,39 +70,60 @@ def _operations(target: Target, pool: Pool, times: int) -> float:
     return 2 * _SUMS * lanes * _ROUNDS * items / _least_seconds(kernel, pool, numbers, items, times)
 
 
-def _bytes(target: Target, pool: Pool, times: int) -> float:
-    kernel, lanes = Kernel(target), target.lanes(32)
-    e, stream = kernel.emitter, kernel.buffer(shared=True)
-    type, step = f"<{lanes} x i32>", lanes * _VECTORS
-    sums = [e.variable(type, "zeroinitializer") for _ in range(_VECTORS)]
-    item_elements = _ITEM_BYTES // 4 // step * step
-    begin, end = (e.mul(at, item_elements) for at in ("%first", "%last"))
-    with e.loop(begin, end, step) as i:
-        for number, total in enumerate(sums):
-            loaded_vector = e.load(type, e.address(stream, "i32", e.add(i, number * lanes)), 4)
-            total.set(e.let(f"xor {type} {total.get()}, {loaded_vector}"))
-    merged = sums[0].get()
-    for total in sums[1:]:
-        merged = e.let(f"xor {type} {merged}, {total.get()}")
-    # The stored value is zero, as before, but the compiler cannot know.
-    e.store(type, merged, e.address(stream, "i32", begin), 4)
-    items = min(max(_STREAM_BYTES, 4 * target.l3), _MOST_STREAM_BYTES) // _ITEM_BYTES
-    # Filled explicitly: untouched zero pages are all one page.
-    numbers = np.full(items * item_elements, 0, np.int32)
-    return 4.0 * numbers.size / _least_seconds(kernel, pool, numbers, items, times)
+class MemoryStream:
+    """A function that reads a large array from memory with all threads of a pool.
+
+    Args:
+        target: The processor.
+        pool: The threads.
+
+    Attributes:
+        bytes: Bytes that a call reads.
+    """
+
+    def __init__(self, target: Target, pool: Pool) -> None:
+        kernel, lanes = Kernel(target), target.lanes(32)
+        e, stream = kernel.emitter, kernel.buffer(shared=True)
+        type, step = f"<{lanes} x i32>", lanes * _VECTORS
+        sums = [e.variable(type, "zeroinitializer") for _ in range(_VECTORS)]
+        item_elements = _ITEM_BYTES // 4 // step * step
+        begin, end = (e.mul(at, item_elements) for at in ("%first", "%last"))
+        with e.loop(begin, end, step) as i:
+            for number, total in enumerate(sums):
+                loaded_vector = e.load(type, e.address(stream, "i32", e.add(i, number * lanes)), 4)
+                total.set(e.let(f"xor {type} {total.get()}, {loaded_vector}"))
+        merged = sums[0].get()
+        for total in sums[1:]:
+            merged = e.let(f"xor {type} {merged}, {total.get()}")
+        # The stored value is zero, as before, but the compiler cannot know.
+        e.store(type, merged, e.address(stream, "i32", begin), 4)
+        items = min(max(_STREAM_BYTES, 4 * target.l3), _MOST_STREAM_BYTES) // _ITEM_BYTES
+        # Filled explicitly: untouched zero pages are all one page.
+        self._numbers = np.full(items * item_elements, 0, np.int32)
+        self.bytes = self._numbers.nbytes
+        self._run = _on_pool(kernel, pool, self._numbers, items)
+
+    def __call__(self) -> None:
+        """Read the array."""
+        self._run()
 
 
 def _least_seconds(kernel: Kernel, pool: Pool, data: np.ndarray, items: int, times: int) -> float:
+    run = _on_pool(kernel, pool, data, items)
+    run()
+    return min(_seconds(run) for _ in range(times))
+
+
+def _on_pool(kernel: Kernel, pool: Pool, data: np.ndarray, items: int) -> Callable[[], None]:
+    """Return a function that runs the work items of a kernel on an array, which the caller keeps in memory."""
     text = module_text(kernel.target, [kernel.definition("peak")], kernel.emitter.declarations)
     code = loaded(Code([compiled(text, kernel.target)]), kernel.target)
     arguments = np.array([data.ctypes.data], np.int64)
-    address = code.address("peak")
 
     def run() -> None:
-        pool.parallel(address, arguments.ctypes.data, items, max(1, items // (8 * pool.threads)))
+        pool.parallel(code.address("peak"), arguments.ctypes.data, items, max(1, items // (8 * pool.threads)))
 
-    run()
-    return min(_seconds(run) for _ in range(times))
+    return run
 
 
 def _seconds(call: Callable[[], None]) -> float:

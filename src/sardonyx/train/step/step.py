@@ -17,6 +17,7 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.core.transform.differentiation import gradient
 from sardonyx.core.transform.mixed_precision import with_narrow_products
+from sardonyx.core.transform.recomputed_operands import with_recomputed_operands
 from sardonyx.core.transform.rematerialization import Segments, gradient_in_segments
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import OptionError
@@ -305,8 +306,10 @@ class _Builder:
         """Return the function for the results of :meth:`loss_function`, then gradients."""
         inner, wrt = self.loss_function(as_quotient), range(self.count)
         whole = gradient(inner, wrt) if self.segments is None else gradient_in_segments(inner, wrt, self.segments)
-        # After sums of iterations are products of whole sequences.
-        return with_narrow_products(whole, t.BFLOAT16) if self.options.precision == "bf16" else whole
+        if self.options.precision == "bf16":
+            # After sums of iterations are products of whole sequences.
+            return with_narrow_products(whole, t.BFLOAT16)
+        return with_recomputed_operands(whole, len(inner.results)) if self.segments is None else whole
 
     def loss_function(self, as_quotient: bool) -> Function:
         """Return a function of the master parameters, statistics and batch.
