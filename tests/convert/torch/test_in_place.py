@@ -158,7 +158,7 @@ def parts(x: Any) -> Any:
 def transpose_in_place(x: Any) -> Any:
     y = x + 1
     y.t_()
-    y.add_(y[:1])
+    y.add_(x.t()[:1])
     return y @ x
 
 

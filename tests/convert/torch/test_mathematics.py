@@ -182,6 +182,8 @@ FUNCTIONS = {
     "nextafter": lambda x: torch.nextafter(x, torch.zeros(())),
 }
 COMPLEX = {
+    "cumprod": lambda z: torch.view_as_real(z.cumprod(0)),
+    "cumprod of rows": lambda z: torch.view_as_real(z.cumprod(-1)),
     "logarithm": torch.log,
     "root": torch.sqrt,
     "power": lambda z: z**2.5,

@@ -89,7 +89,7 @@ def test_an_example_with_several_first_sizes_is_admitted() -> None:
         (lambda x: x * 2 if x.shape[0] % 2 == 0 else x, (3, 4), (6, 4)),
         (lambda x: x.squeeze() * 2, (2, 1), (5, 4)),
         (lambda x: torch.cat([x] * math.ceil((x.shape[0] + 1) / 4)), (4, 4), (3, 4)),
-        (lambda x: x * int(x.shape[0] * 0.5), (4, 4), (3, 4)),
+        (lambda x: torch.cat([x] * int(x.shape[0] * 0.5)), (4, 4), (3, 4)),
     ],
     ids=("bound", "remainder", "one", "rounded up", "rounded down"),
 )

@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.export import _trace
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
@@ -27,13 +28,13 @@ from sardonyx.convert.torch.decomposition import decomposed
 from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.examples import examples_of, register_dataclasses, require_dense, require_one_device
 from sardonyx.convert.torch.exported_programs import constant_inputs, input_names, open_sizes, output_names
+from sardonyx.convert.torch.kept_assertions import kept_bounds
 from sardonyx.convert.torch.loading import load_file
 from sardonyx.convert.torch.size_conditions import Limit, limited_conditions
 from sardonyx.convert.torch.size_guards import SizeGuard, sizes_of
-from sardonyx.convert.torch.small_bounds import small_bounds
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.state import State
-from sardonyx.convert.torch.symbolic_lengths import symbolic_lengths
+from sardonyx.convert.torch.symbolic_builtins import symbolic_builtins
 from sardonyx.convert.torch.whole_layers import whole_layers
 from sardonyx.errors import ConversionError, EvaluationError, OptionError
 
@@ -241,11 +242,11 @@ class Program:
             evaluating(self.subject),
             whole_layers(),
             equal_functions(),
-            symbolic_lengths(self.subject),
+            symbolic_builtins(self.subject),
             quantized_modules.quantized_operators(self.subject),
             unchanged_transforms(),
             unmarked(examples),
-            small_bounds(),
+            kept_bounds(),
         ):
             yield
 
@@ -538,11 +539,15 @@ def refusal(error: Exception, first: Exception | None = None) -> ConversionError
     own = first or error
     if isinstance(own, ConversionError):
         return own
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    user = _user_line(first or error) or _user_line(error)
+    where = _user_line(first or error) or _user_line(error)
+    unknown = next((one for one in (own, error) if isinstance(one, UnsupportedOperatorException)), None)
+    if unknown is not None:
+        problem = f"torch.export cannot capture {unknown.func}"
+        return ConversionError(problem, where=where, remedy="Compute the result with other operators.")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     problem = f"torch.export refuses the program: {type(error).__name__}: {' '.join(lines[:3])[:400]}"
-    return ConversionError(problem, where=user, remedy="Rewrite the branch or loop on data with `torch.cond` or masks.")
+    remedy = "Rewrite the branch or loop on data with `torch.cond` or masks."
+    return ConversionError(problem, where=where, remedy=remedy)
 
 
 def _user_line(error: Exception) -> str:

@@ -24,6 +24,7 @@ from sardonyx.convert.torch import translation
 from sardonyx.convert.torch.capture import Program, Runner, refusal
 from sardonyx.convert.torch.capture_context import quiet
 from sardonyx.convert.torch.exported_programs import input_names
+from sardonyx.convert.torch.kept_assertions import kept_roundings
 from sardonyx.convert.torch.size_guards import size_guards
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.state import State
@@ -44,9 +45,9 @@ def read(program: Program) -> Imported:
         exported = _recorded(program, error)
     else:
         raise ConversionError(f"{NOT_NEEDED}torch.export captures the program with open sizes: {openness}")
-    notes = [*program.notes, NOTE]
     lines = [line for failure in exported._report.failures if (line := _line(failure.data))]
     branches = [guard for guard in size_guards(exported, input_names(exported)) if guard.is_branch]
+    notes = [*program.notes, *([NOTE] if lines or branches else ())]
     recorded = replace(
         program,
         exported=exported,
@@ -66,7 +67,11 @@ def _recorded(program: Program, error: ConversionError) -> torch.export.Exported
     # Doubled examples may take other branches.
     for openness in (choice for choice in program.choices() if not choice.endswith("doubled")):
         try:
-            with program.capturing((program.args, program.kwargs)), _followed_values():
+            with (
+                program.capturing((program.args, program.kwargs)),
+                _followed_values(),
+                kept_roundings(),
+            ):
                 exported = draft_export(
                     program.subject,
                     program.args,
@@ -125,7 +130,7 @@ def _require_sound(exported: Any) -> None:
             continue
         if kind == FailureType.DATA_DEPENDENT_ERROR:
             expression = str(data.get("expr", ""))
-            if "uf" not in expression:
+            if "uf" not in expression or _can_repeat(str(data.get("result", ""))):
                 continue
             raise ConversionError(
                 f"the program uses a value in floating point as a Python number ({expression})",
@@ -133,6 +138,11 @@ def _require_sound(exported: Any) -> None:
                 remedy="Compute with the tensor in place of `item()`, `int()` or `float()` of its value.",
             )
         raise ConversionError(f"torch cannot infer the results of {data.get('op', 'an operator')}", where=_line(data))
+
+
+def _can_repeat(result: str) -> bool:
+    """Return True for the value of a condition or an integer, which other inputs have too, unlike a fraction."""
+    return result in ("True", "False") or result.removeprefix("-").isdigit()
 
 
 def _line(data: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from sardonyx.convert.torch.custom_operators import custom_translation, is_opaqu
 from sardonyx.convert.torch.decomposition import name_of
 from sardonyx.convert.torch.exported_programs import input_names
 from sardonyx.convert.torch.guards import ASSERTIONS, Guard, guard_of, guarded, name_guards
-from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
+from sardonyx.convert.torch.operators.promotion import core_dtype, tensor_of, torch_dtype
 from sardonyx.convert.torch.operators.registry import IGNORED, Site, site, translation_of
 from sardonyx.convert.torch.operators.sizes import learn, symbols
 from sardonyx.convert.torch.operators.spectral import REAL, complex_of, is_complex, pairs
@@ -428,6 +428,8 @@ class _Translation:
             raise ConversionError(f"{name} has no translation", where=place_of(node))
         if name in ASSERTIONS and (guard := guard_of(node, args[0])) is not None:
             self._guards.append(guard)
+        if name.startswith("aten.") and name not in ASSERTIONS:
+            args, kwargs = _with_weak_numbers(node, args, kwargs)
         token = site.set(Site(node.meta.get("val"), node.name))
         try:
             result = function(*args, **kwargs)
@@ -446,6 +448,28 @@ class _Translation:
         self.calls.append(Call(name, outcome, place_of(node)))
         _name_results(result, node)
         return result
+
+
+def _with_weak_numbers(node: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return arguments with the scalars that are numbers of Python in the type that such numbers get beside tensors."""
+    kinds = [type(one.meta.get("val")) for one in node.all_input_nodes]
+    if torch.SymFloat not in kinds:
+        return args, kwargs
+    operands = [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
+    result = node.meta.get("val")
+    floats = [x.dtype for x in (*operands, result) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    dtype = core_dtype(floats[0] if floats else torch.get_default_dtype())
+
+    def weak(argument: Any, value: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            is_number = isinstance(argument.meta.get("val"), torch.SymFloat)
+            return tensor_of(value, dtype) if is_number and isinstance(value, Tensor) else value
+        if isinstance(argument, (tuple, list)):
+            return type(value)(weak(one, own) for one, own in zip(argument, value, strict=True))
+        return value
+
+    named = {key: weak(node.kwargs[key], value) for key, value in kwargs.items()}
+    return tuple(weak(one, value) for one, value in zip(node.args, args, strict=True)), named
 
 
 class _Branch:

@@ -271,6 +271,25 @@ def _cumsum(z: Tensor, dim: int, **_: Any) -> Tensor:
     return joined(*[L.cumulative("add", x, axis) for x in _parts(z)]) if z.rank else z
 
 
+@of_complex("cumprod.default")
+def _cumprod(z: Tensor, dim: int, **_: Any) -> Tensor:
+    """Return the cumulative products, one after another: ONNX has no scan of complex numbers."""
+    if not z.rank:
+        return z
+    axis = L.normalized_axis(dim, z.rank)
+    first = [axis, *(i for i in range(z.rank) if i != axis)]
+    re, im = (L.permute(x, first) for x in _parts(z))
+
+    def step(i: Tensor, a: Any, b: Any) -> Any:
+        x, y = (L.squeeze(L.take(factor, L.reshape(i, [1]), 0), [0]) for factor in (re, im))
+        product = a * x - b * y, a * y + b * x
+        return None, product, product
+
+    start = [L.broadcast_to(L.constant(number, re.dtype), re.shape[1:]) for number in (1, 0)]
+    products = L.loop(L.number(re.shape[0]), None, start, step)[1]
+    return joined(*(L.permute(x, [first.index(i) for i in range(z.rank)]) for x in products))
+
+
 @of_complex("linalg_vector_norm.default", "norm.Scalar", "norm.ScalarOpt_dim")
 def _norm(z: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
     return vector_norm(magnitude(z), ord, dim, keepdim)

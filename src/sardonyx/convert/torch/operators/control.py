@@ -47,7 +47,8 @@ def _item(x: Tensor) -> Any:
     result = site.get().result
     if t.is_integer(x.dtype) and _is_size(result):
         return bind(cast(x, t.INT64), ())
-    return cast(x, t.INT64) if t.is_integer(x.dtype) else x
+    # Numbers of Python have 64 bits.
+    return cast(x, t.INT64 if t.is_integer(x.dtype) else t.DOUBLE) if x.dtype != t.BOOL else x
 
 
 def _is_size(result: Any) -> bool:
@@ -90,20 +91,30 @@ def _arithmetic(name: str, plain: Callable[..., Any]) -> None:
 
     def function(*xs: Any) -> Any:
         if any(isinstance(x, Tensor) for x in xs):
-            return plain(*promoted(*xs))
+            return plain(*numbers(*xs))
         return plain(*xs)
 
     aten(f"python.{name}.default")(function)
+
+
+def numbers(*xs: Any) -> list[Tensor]:
+    """Return numbers of Python as scalars of one type, with 64 bits."""
+    return promoted(*(tensor_of(x, t.DOUBLE if isinstance(x, float) else None) for x in xs))
 
 
 for _name in ("add", "sub", "mul", "neg"):
     _arithmetic(_name, getattr(operator, _name))
 
 
+@aten("python.abs.default")
+def _absolute(x: Any) -> Any:
+    return dim_max(x, -x) if isinstance(x, Dim) else abs(x) if not isinstance(x, Tensor) else L.abs_(x)
+
+
 @aten("python.floordiv.default", "python.sym_floordiv.default")
 def _floordiv(a: Any, b: Any) -> Any:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
-        a, b = promoted(a, b)
+        a, b = numbers(a, b)
         return (a - L.floor_mod(a, b)) / b
     return floor_div(a, b)
 
@@ -111,7 +122,7 @@ def _floordiv(a: Any, b: Any) -> Any:
 @aten("python.mod.default")
 def _mod(a: Any, b: Any) -> Any:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return L.floor_mod(*promoted(a, b))
+        return L.floor_mod(*numbers(a, b))
     return a % b
 
 
@@ -132,11 +143,15 @@ def _pow(a: Any, b: Any) -> Any:
 
 
 def _rounded(name: str, core: Callable[[Tensor], Tensor], plain: Callable[[float], int]) -> None:
-    def function(x: Any) -> Any:
+    def function(x: Any, ndigits: int | None = None) -> Any:
         if isinstance(x, (int, Dim)):
             return x
         if not isinstance(x, Tensor):
-            return plain(x)
+            return plain(x) if ndigits is None else round(x, ndigits)
+        if ndigits is not None:
+            scale = L.constant(10.0 ** abs(ndigits), t.DOUBLE)
+            x = tensor_of(x, t.DOUBLE)
+            return L.round_(x * scale) / scale if ndigits >= 0 else L.round_(x / scale) * scale
         known = predicted(site.get().result)
         if known is not None:
             return known
@@ -165,12 +180,12 @@ def _sym_sqrt(x: Any) -> Any:
 
 @aten("python.sym_max.default", "python._sym_max.default", "python.max.default")
 def _sym_max(*xs: Any) -> Any:
-    return L.maximum(*promoted(*xs)) if any(isinstance(x, Tensor) for x in xs) else dim_max(*xs)
+    return L.maximum(*numbers(*xs)) if any(isinstance(x, Tensor) for x in xs) else dim_max(*xs)
 
 
 @aten("python.sym_min.default", "python._sym_min.default", "python.min.default")
 def _sym_min(*xs: Any) -> Any:
-    return L.minimum(*promoted(*xs)) if any(isinstance(x, Tensor) for x in xs) else dim_min(*xs)
+    return L.minimum(*numbers(*xs)) if any(isinstance(x, Tensor) for x in xs) else dim_min(*xs)
 
 
 @aten("python.sym_sum.default")
@@ -189,8 +204,7 @@ def _comparison(name: str, decide: Callable[[Any, Any], bool | None], core: Call
             answer = decide(a, b)
             if answer is not None:
                 return answer
-        # Numbers of Python have 64 bits.
-        return core(*promoted(*(tensor_of(x, t.DOUBLE if isinstance(x, float) else None) for x in (a, b))))
+        return core(*numbers(a, b))
 
     aten(f"python.{name}.default")(function)
 

@@ -1,0 +1,136 @@
+"""Elements of tensors as numbers of Python: computed by the model, compared under guards."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import sardonyx  # noqa: E402
+from sardonyx.errors import ConversionError, SardonyxError  # noqa: E402
+
+
+def module_of(function: Any) -> Any:
+    module = torch.nn.Module()
+    module.forward = function
+    return module.eval()
+
+
+def branch(x: Any) -> Any:
+    return x * 2 if x.mean().item() > 0 else x - 1
+
+
+def branch_on_float(x: Any) -> Any:
+    return x if float(x.sum()) > 0 else -x
+
+
+def loop(x: Any) -> Any:
+    steps = 0
+    while x.norm().item() > 1.0 and steps < 20:
+        x, steps = x / 2, steps + 1
+    return x
+
+
+def range_of_values(x: Any) -> Any:
+    low, high = x.min().item(), x.max().item()
+    return torch.zeros_like(x) if high - low < 1e-6 else (x - low) / (high - low)
+
+
+def until_close(x: Any) -> Any:
+    error, y = float("inf"), torch.ones_like(x)
+    while error > 1e-2:
+        following = 0.5 * (y + (x.abs() + 1) / y)
+        error, y = (following - y).abs().max().item(), following
+    return y
+
+
+def best_row(x: Any) -> Any:
+    best, at = -math.inf, 0
+    for i, value in enumerate(x.mean(1).tolist()):
+        if value > best:
+            best, at = value, i
+    return x[at], torch.tensor(best)
+
+
+def steps_of_ceiling(x: Any) -> Any:
+    for _ in range(math.ceil(x.abs().max().item())):
+        x = x + 1
+    return x
+
+
+def bounded(x: Any) -> Any:
+    scale = x.std().item()
+    return x.clamp(-2 * scale, 2 * scale), x * max(scale, 0.1)
+
+
+def checked(x: Any) -> Any:
+    if math.isnan(x.sum().item()) or not isinstance(x.max().item(), float):
+        raise ValueError("expected numbers")
+    return x / abs(x.sum().item())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [branch, branch_on_float, loop, range_of_values, until_close, best_row, steps_of_ceiling, bounded, checked],
+)
+def test_conditions_on_numbers_in_floating_point_are_guards(function: Any) -> None:
+    torch.manual_seed(0)
+    result = sardonyx.convert(module_of(function), (torch.rand(4, 6) + 0.1,))
+    assert (result.report.way, result.report.verdict.status) == ("recorded", "proved")
+
+
+@pytest.mark.parametrize("function", [branch, branch_on_float, loop, steps_of_ceiling])
+def test_other_branches_are_refused(function: Any) -> None:
+    result = sardonyx.convert(module_of(function), (torch.full((4, 6), 0.5),))
+    with pytest.raises(SardonyxError, match=r"guard: .*test_numbers_of_python\.py:\d+"):
+        sardonyx.Session(result.model).run(None, {"x": np.full((4, 6), -9, np.float32)})
+
+
+def scaled(x: Any) -> Any:
+    return x / float(x.abs().max()), x * round(x.sum().item(), 1)
+
+
+def first_rows(x: Any) -> Any:
+    return x[: int(x.shape[0] * 0.5) + 1]
+
+
+def functions(x: Any) -> Any:
+    a = x.abs().mean().item()
+    return x * math.exp(-a), x + math.tanh(a), x * math.sqrt(a), x - math.log(a)
+
+
+def types(x: Any) -> Any:
+    mean = x.mean().item()
+    return x.double() * mean, x.half() * mean, x.long() * mean, x.mean() * (mean / 2), (mean + 1) * x.long()
+
+
+@pytest.mark.parametrize("function", [scaled, first_rows, functions, types])
+def test_numbers_without_conditions_leave_all_sizes_open(function: Any) -> None:
+    torch.manual_seed(0)
+    result = sardonyx.convert(module_of(function), (torch.rand(4, 6) * 3,))
+    assert (result.report.way, result.report.verdict.status) == ("sardonyx", "proved")
+    assert set(result.report.sizes) == {"batch", "x_1"}
+
+
+def test_a_module_with_int_as_element_type_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import torch\n\ndef f(x):\n    return torch.zeros(3, dtype=int) + len(x)\n"
+    (tmp_path / "with_types.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    function = importlib.import_module("with_types").f
+    assert sardonyx.convert(module_of(function), (torch.rand(4, 6),)).report.verdict.status == "proved"
+
+
+def test_an_operator_that_torch_does_not_capture_is_named_with_its_line() -> None:
+    def nested(x: Any) -> Any:
+        return torch.nested.to_padded_tensor(torch.nested.nested_tensor([x[0, :2], x[1]]), 0.0)
+
+    with pytest.raises(ConversionError, match=r"aten\._nested_tensor_from_tensor_list") as raised:
+        sardonyx.convert(module_of(nested), (torch.rand(4, 6),), exporter="sardonyx")
+    assert "test_numbers_of_python.py" in raised.value.where
+    assert "torch.cond" not in raised.value.remedy
