@@ -13,6 +13,8 @@ from onnx import helper, parser
 
 import sardonyx
 from sardonyx.errors import EvaluationError, MissingDependencyError, OptionError, UnsupportedError
+from sardonyx.export import checking
+from sardonyx.export.artifact import Artifact, Options
 from sardonyx.export.exporting import loaded
 from sardonyx.export.foreign_converters import run_in_child
 from sardonyx.export.targets import missing_packages, target_of
@@ -142,3 +144,30 @@ def test_a_missing_package_is_named_with_its_extra(target: str, monkeypatch: pyt
 def test_check_uses_the_table_where_the_engine_is_missing(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
     assert not sardonyx.check(network(), target=target)
+
+
+class WrongConverter:
+    """An exporter whose engine gives another answer, as one does whose program converts without an error."""
+
+    @staticmethod
+    def export(model: ir.Model, options: Options) -> Artifact:
+        return Artifact(lambda path: None, lambda feeds: {"y": np.full((len(feeds["x"]), 4), 0.5, np.float32)})
+
+
+def test_check_names_a_conversion_that_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "missing_packages", lambda row: [])
+    monkeypatch.setattr(checking, "exporter_of", lambda row: WrongConverter)
+    (one,) = checking.export_findings(network(), "openvino")
+    assert "does not answer as the model does: output 'y' differs" in str(one)
+
+
+def test_check_and_conversion_agree_on_ncnn() -> None:
+    if missing := missing_packages(target_of("ncnn")):
+        pytest.skip(f"needs {', '.join(missing)} (sardonyx[ncnn])")
+    softsign = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> agraph (float[1,8] x) => (float[1,8] y) { y = Softsign(x) }'
+    )
+    verdict = sardonyx.convert_to(softsign, "ncnn").report.verdict
+    findings = [str(one) for one in checking.export_findings(softsign, "ncnn")]
+    assert (verdict.status == "proved") == (not findings)
+    assert not list(checking.export_findings(loaded(network(), target_of("ncnn"), {"N": 1})[0], "ncnn"))

@@ -1,4 +1,8 @@
-"""Findings of ``sardonyx check --target`` for export targets: nodes without a form, before any conversion."""
+"""Findings of ``sardonyx check --target`` for export targets: nodes without a form, and conversions that go wrong.
+
+Programs of others convert some models to files that their engines do not run, or that compute another function. A
+target that such a program converts to is therefore tried: the finding is that of the conversion.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Iterator
 
 from sardonyx.errors import SardonyxError
 from sardonyx.export.artifact import Options, Refusal
-from sardonyx.export.exporting import loaded, simplified_model
+from sardonyx.export.exporting import loaded, proof_of, simplified_model
 from sardonyx.export.targets import exporter_of, missing_packages, target_of
 from sardonyx.model.check import known_targets
 from sardonyx.model.check.codes import finding
@@ -30,6 +34,17 @@ def export_findings(model: Loadable, target: str) -> Iterator[Finding]:
         yield finding("target-form", error.problem, Location(item=error.where), remedy=error.remedy)
         return
     simplified, _ = simplified_model(source)
+    try:
+        artifact = exporter.export(simplified, Options()) if row.is_foreign else None
+    except SardonyxError:
+        artifact = None
+    if artifact is not None:
+        verdict = proof_of(source, artifact, None, 0).verdict
+        if verdict.status == "different":
+            yield _finding(
+                Refusal("model", "", f"the converted model does not answer as the model does: {verdict.reason}"), target
+            )
+        return
     for one in exporter.refusals(simplified, Options()):
         yield _finding(one, target)
 

@@ -164,7 +164,7 @@ def convert_to(
     artifact: Artifact = exporter.export(simplified, options)
     seconds["export"] = time.perf_counter() - began
     began = time.perf_counter()
-    proof = _proof(source, artifact, inputs, seed) if verify else Proof(UNPROVED)
+    proof = proof_of(source, artifact, inputs, seed) if verify else Proof(UNPROVED)
     seconds["proof"] = time.perf_counter() - began
     report = ExportReport(
         target,
@@ -255,7 +255,7 @@ class _ArtifactRunner:
         return dict(self._artifact.run(feeds))
 
 
-def _proof(model: ir.Model, artifact: Artifact, inputs: Feeds | None, seed: int) -> Proof:
+def proof_of(model: ir.Model, artifact: Artifact, inputs: Feeds | None, seed: int) -> Proof:
     """Compare an artifact with the model: ONNX Runtime's answers, and those of the definitions where they differ."""
     if artifact.run is None:
         return Proof(Verdict("not proved", reason=artifact.reason or "no engine runs the artifact here"))

@@ -42,6 +42,8 @@ os.execv(program, [program, "model.onnx", "fp16=0", *sys.argv[1:]])
 
 _RUN = """
 import json
+import math
+import sys
 import numpy as np
 import ncnn
 
@@ -61,8 +63,12 @@ with ncnn.Net() as net:
             extractor.input(f"in{i}", matrix.clone())
         arrays = {}
         for i, (batch, shape) in enumerate(specification["outputs"]):
-            _, matrix = extractor.extract(f"out{i}")
+            code, matrix = extractor.extract(f"out{i}")
+            if code:
+                sys.exit(f"a layer of out{i} fails with {code}")
             array = matrix.numpy() if batch is None else matrix.numpy(batch_index=batch)
+            if array.size != math.prod(shape):
+                sys.exit(f"out{i} has the sizes {list(array.shape)}, expected {shape}")
             arrays[f"result_{i}"] = np.array(array).reshape(shape)
 np.savez("results.npz", **arrays)
 """

@@ -23,6 +23,7 @@ class Target:
         requires: Packages of the conversion, by import name.
         extra: The extra of ``pip install sardonyx[…]`` that installs them.
         opens_sizes: True if the target keeps open sizes; otherwise ``--size`` must fix them.
+        is_foreign: True if the target's own program converts: what it accepts, it may still convert to another model.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Target:
     requires: tuple[str, ...] = ()
     extra: str = ""
     opens_sizes: bool = True
+    is_foreign: bool = False
 
 
 TARGETS: tuple[Target, ...] = (
@@ -67,6 +69,7 @@ TARGETS: tuple[Target, ...] = (
         "OpenVINO runs the files",
         requires=("openvino",),
         extra="openvino",
+        is_foreign=True,
     ),
     Target(
         "coreml",
@@ -86,6 +89,7 @@ TARGETS: tuple[Target, ...] = (
         requires=("pnnx", "ncnn"),
         extra="ncnn",
         opens_sizes=False,
+        is_foreign=True,
     ),
     Target(
         "mnn",
@@ -95,6 +99,7 @@ TARGETS: tuple[Target, ...] = (
         "MNN runs the file",
         requires=("MNN",),
         extra="mnn",
+        is_foreign=True,
     ),
 )
 """All targets, in the order of the documentation."""

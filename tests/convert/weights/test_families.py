@@ -78,6 +78,24 @@ def test_groups_have_as_many_experts_as_their_rank_needs(tmp_path: Path) -> None
         sardonyx.convert(str(tmp_path), verify=False)
 
 
+def test_more_experts_than_the_best_groups_have_weigh_nothing(tmp_path: Path) -> None:
+    recording = RECORDED["deepseek_v2 groups"]
+    answers = []
+    for chosen in (2, 3):  # One group of two experts.
+        folder = tmp_path / str(chosen)
+        folder.mkdir()
+        write(folder, {**recording["config"], "topk_group": 1, "num_experts_per_tok": chosen}, recording["shapes"])
+        session = sardonyx.Session(sardonyx.convert(str(folder), verify=False).model)
+        empty = {
+            value.name: np.zeros((1, value.shape[1], 0, value.shape[3]), np.float32)
+            for value in session.get_inputs()
+            if value.name.startswith("past_key_values.")
+        }
+        answers.append(session.run(None, decoder_feeds(session, IDS, empty, 0))[0])
+    assert np.isfinite(answers[0]).all()
+    np.testing.assert_allclose(answers[0], answers[1], rtol=1e-5)
+
+
 def test_the_cache_of_latent_attention_is_one_short_row(tmp_path: Path) -> None:
     recording = RECORDED["deepseek_v3"]
     write(tmp_path, recording["config"], recording["shapes"])

@@ -152,7 +152,10 @@ class LayersBuilder(AttentionBuilder):
         return self._scattered(scores, index, self.scaled(best, self.a.expert_scale))
 
     def _of_best_groups(self, experts: Experts, ranked: ir.Value) -> ir.Value:
-        """Return -inf for experts outside of the groups with the largest sums of their best scores."""
+        """Return 0 for experts outside of the groups with the largest sums of their best scores, as the source does.
+
+        More experts than these groups have may be chosen: the others count with a weight of 0.
+        """
         members = self.a.experts // self.a.groups
         groups = self.node("Reshape", ranked, self.ints(0, 0, self.a.groups, members))
         best, _ = self.nodes_of("TopK", 2, groups, self.ints(experts.group_scores), axis=-1)
@@ -160,7 +163,7 @@ class LayersBuilder(AttentionBuilder):
         _, index = self.nodes_of("TopK", 2, sums, self.ints(self.a.active_groups), axis=-1)
         ones = self.node("Expand", self.number(1.0), self.node("Shape", index))
         chosen = self.node("Cast", self._scattered(sums, index, ones), to=ir.DataType.BOOL)
-        masked = self.node("Where", self.node("Unsqueeze", chosen, self.ints(-1)), groups, self.number(-np.inf))
+        masked = self.node("Where", self.node("Unsqueeze", chosen, self.ints(-1)), groups, self.number(0.0))
         return self.node("Reshape", masked, self.ints(0, 0, self.a.experts))
 
     def _scattered(self, scores: ir.Value, index: ir.Value, values: ir.Value) -> ir.Value:
