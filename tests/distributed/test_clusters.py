@@ -216,9 +216,9 @@ def test_dask_predicts_in_processes(image: Image) -> None:
         blocks = array.from_array(ROWS, chunks=(16, 64))
         np.testing.assert_allclose(map_blocks(blocks, image).compute(), expected(), rtol=1e-5, atol=1e-6)
         frame = pytest.importorskip("dask.dataframe", reason="dask.dataframe is not installed")
-        pytest.importorskip("dask").config.set({"dataframe.convert-string": False})
         pandas = pytest.importorskip("pandas", reason="pandas is not installed")
-        rows = map_partitions(frame.from_pandas(pandas.DataFrame({"x": list(ROWS)}), 3), image).compute()
+        with pytest.importorskip("dask").config.set({"dataframe.convert-string": False}):
+            rows = map_partitions(frame.from_pandas(pandas.DataFrame({"x": list(ROWS)}), 3), image).compute()
         np.testing.assert_allclose(np.stack(list(rows["y"])), expected(), rtol=1e-5, atol=1e-6)
 
 

@@ -73,10 +73,10 @@ def test_weights_edits_and_undo_name_their_revision(editable: Server) -> None:
     assert answer["parameters"]["sardonyx_revision"] == editable.revision("net") == 4
 
 
-def test_weights_are_read_though_curl_calls_any_file_a_form(editable: Server) -> None:
+@pytest.mark.parametrize("form", [{"Content-Type": "application/x-www-form-urlencoded"}, {}])
+def test_weights_are_read_from_clients_that_state_no_type_of_their_own(editable: Server, form: dict[str, str]) -> None:
     client = Client(editable)
     safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed (extra: serve)")
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
     weights = {"inputs": [tensor("a", "FP32", [2], [7, 7])]}
     assert client.post("/v2/models/net/weights", weights, **form).json() == {"revision": 1, "weights": 1}
     body = safetensors.save({"b": np.full(2, 3, np.float32)})

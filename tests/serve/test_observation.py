@@ -16,7 +16,7 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 
 from sardonyx.serve import Server
 from sardonyx.serve.observation.access_log import AccessLogWriter
-from sardonyx.serve.observation.statistics import Histogram
+from sardonyx.serve.observation.statistics import Histogram, Statistics
 from tests.serve.conftest import Client, tensor
 from tests.serve.models import session
 
@@ -41,7 +41,9 @@ def test_metrics_count_requests_rows_and_runs(observed: tuple[Client, io.StringI
     label = '{model="net",version="1"}'
     for line in (
         f"sardonyx_requests_success_total{label} 2.0", f"sardonyx_inferences_total{label} 6.0",
-        f"sardonyx_executions_total{label} 2.0", f"nv_inference_request_success_total{label} 2.0",
+        f"sardonyx_executions_total{label} 2.0", f"nv_inference_request_success{label} 2.0",
+        f"nv_inference_pending_request_count{label} 0.0",
+        'nv_inference_request_failure{model="net",reason="BACKEND",version="1"} 0.0',
         f"sardonyx_revision{label} 0.0", "sardonyx_ready 1.0",
         'sardonyx_batch_rows_bucket{le="4",model="net",version="1"} 2.0',
         f"sardonyx_request_seconds_count{label} 2.0",
@@ -59,6 +61,13 @@ def test_statistics_have_the_names_of_the_extension(observed: tuple[Client, io.S
     assert statistics["inference_stats"]["success"]["count"] == 1
     assert statistics["batch_stats"][0]["batch_size"] == 3
     assert client.get("/v2/models/none/stats").status == 404
+
+
+def test_requests_without_an_answer_count_as_failures() -> None:
+    statistics = Statistics()
+    statistics.fail.add(5)
+    statistics.rejected, statistics.cancelled, statistics.expired = 1, 2, 3
+    assert statistics.described()["inference_stats"]["fail"] == {"count": 7, "ns": 5}
 
 
 def test_the_access_log_has_a_line_a_request_without_values(observed: tuple[Client, io.StringIO]) -> None:

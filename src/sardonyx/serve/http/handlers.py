@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.http.infer_requests import parse_request
-from sardonyx.serve.http.messages import BINARY, CURL, JSON, HttpRequest, HttpResponse, json_response
+from sardonyx.serve.http.messages import CURL, JSON, HttpRequest, HttpResponse, json_response
 from sardonyx.serve.observation.exposition import metrics_text
 from sardonyx.serve.operations.live_edits import safetensors_weights
 from sardonyx.serve.operations.monitoring import samples, snapshot
@@ -196,9 +196,10 @@ async def weights(call: Call) -> HttpResponse:
     """Set weights of a model: a safetensors file, or inputs of the protocol."""
     headers, body = call.request.headers, bytes(call.request.body)
     length = headers.get("inference-header-content-length")
-    media = headers.get("content-type", BINARY).split(";")[0].strip().lower()
-    # curl states the type of a form for any file: the first bytes of a safetensors file are a number of 8 bytes.
-    if media == JSON or (media == CURL and b"\0" not in body[:8]) or length is not None:
+    media = headers.get("content-type", "").split(";")[0].strip().lower()
+    # curl states the type of a form for any file, and some clients state none: the first bytes of a safetensors file
+    # are a number of 8 bytes.
+    if media == JSON or (media in (CURL, "") and b"\0" not in body[:8]) or length is not None:
         request = parse_request(call.service, call.model, call.version, body, head_length(length))
         arrays: dict[str, np.ndarray] = request.inputs
     else:

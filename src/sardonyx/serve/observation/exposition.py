@@ -14,7 +14,7 @@ class Family:
     """A metric with its values.
 
     Attributes:
-        kind: ``counter``, ``gauge`` or ``histogram``.
+        kind: ``counter``, whose name gets a suffix, ``gauge``, ``histogram``, or ``unknown``, whose name is as it is.
         name: The name.
         text: The description.
         labels: The names of labels.
@@ -39,13 +39,18 @@ def metrics_text(families: Iterable[Family], accept: str) -> tuple[bytes, str]:
         MissingDependencyError: prometheus-client is not installed.
     """
     try:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+            UnknownMetricFamily,
+        )
         from prometheus_client.exposition import choose_encoder
     except ImportError as error:
         raise MissingDependencyError(
             "metrics require prometheus-client.", remedy='Install it: pip install "sardonyx[serve]".'
         ) from error
-    classes = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+    classes = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "unknown": UnknownMetricFamily}
 
     class Registry:
         """The metrics in the form that the library writes."""

@@ -18,9 +18,9 @@ class Duration:
 
     __slots__ = ("count", "ns")
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.ns = 0
+    def __init__(self, count: int = 0, ns: int = 0) -> None:
+        self.count = count
+        self.ns = ns
 
     def add(self, ns: int, count: int = 1) -> None:
         """Count events."""
@@ -194,15 +194,17 @@ class Statistics:
         self.queue_seconds.add_span(begin, arrivals)
 
     def described(self) -> dict[str, Any]:
-        """Return the statistics as the statistics extension names them."""
-        names = (
-            "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss",
-        )  # fmt: skip
+        """Return the statistics as the statistics extension names them: `fail` counts every request without answer."""
+        names = ("queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+        unanswered = self.fail.count + self.rejected + self.cancelled + self.expired
         return {
             "last_inference": self.last_ms,
             "inference_count": self.inferences,
             "execution_count": self.executions,
-            "inference_stats": {name: getattr(self, name).described() for name in names},
+            "inference_stats": {
+                "success": self.success.described(), "fail": Duration(unanswered, self.fail.ns).described(),
+                **{name: getattr(self, name).described() for name in names},
+            },
             "response_stats": {},
             "batch_stats": [
                 {

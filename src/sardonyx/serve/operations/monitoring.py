@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx import __version__
+from sardonyx.serve.dispatch.queue import Queue
 from sardonyx.serve.observation.exposition import Family
 from sardonyx.serve.observation.statistics import Histogram, Statistics
 from sardonyx.serve.operations.service import Service
@@ -35,7 +36,6 @@ _HISTOGRAMS: tuple[tuple[str, str, Read], ...] = (
 )
 _TRITON: tuple[tuple[str, str, Read], ...] = (
     ("nv_inference_request_success", "Successful requests.", lambda s: s.success.count),
-    ("nv_inference_request_failure", "Failed requests.", lambda s: s.fail.count),
     ("nv_inference_count", "Inferences.", lambda s: s.inferences),
     ("nv_inference_exec_count", "Executions.", lambda s: s.executions),
     ("nv_inference_request_duration_us", "Time of requests.", lambda s: s.success.ns // 1000),
@@ -43,16 +43,26 @@ _TRITON: tuple[tuple[str, str, Read], ...] = (
     ("nv_inference_compute_input_duration_us", "Time of inputs.", lambda s: s.compute_input.ns // 1000),
     ("nv_inference_compute_infer_duration_us", "Time of runs.", lambda s: s.compute_infer.ns // 1000),
     ("nv_inference_compute_output_duration_us", "Time of outputs.", lambda s: s.compute_output.ns // 1000),
+    ("nv_cache_num_hits_per_model", "Answers from the cache.", lambda s: s.cache_hit.count),
+    ("nv_cache_num_misses_per_model", "Requests that the cache did not answer.", lambda s: s.cache_miss.count),
 )
+_TRITON_REASONS: tuple[tuple[str, Read], ...] = (
+    ("BACKEND", lambda s: s.fail.count),
+    ("CANCELED", lambda s: s.cancelled),
+    ("REJECTED", lambda s: s.rejected + s.expired),
+    ("OTHER", lambda s: 0),
+)
+"""Reasons of failures as Triton names them."""
 
 
 def samples(service: Service) -> list[Family]:
     """Return all metrics of a server, by family."""
     endpoints = [((e.model.name, e.model.version), e.model, e.queue, e.model.statistics) for e in service.host]
     families = []
-    names = _TRITON if service.options.triton_metrics else ()
-    for name, text, read in (*((f"sardonyx_{n}", t, r) for n, t, r in _COUNTERS), *names):
-        families.append(Family("counter", name, text, ("model", "version"), [(v, read(s)) for v, _, _, s in endpoints]))
+    for name, text, read in _COUNTERS:
+        families.append(Family("counter", f"sardonyx_{name}", text, LABELS, [(v, read(s)) for v, _, _, s in endpoints]))
+    if service.options.triton_metrics:
+        families += _triton_families([(labels, queue, s) for labels, _, queue, s in endpoints])
     gauges = (
         ("revision", "Revision of the model.", [(v, m.session.revision) for v, m, _, _ in endpoints]),
         ("queue_requests", "Requests that wait.", [(v, q.waiting) for v, _, q, _ in endpoints]),
@@ -65,6 +75,20 @@ def samples(service: Service) -> list[Family]:
         families.append(Family("histogram", f"sardonyx_{name}", text, LABELS, histograms))
     families.append(Family("gauge", "sardonyx_ready", "1 if the server is ready.", (), [((), int(service.is_ready))]))
     return families
+
+
+def _triton_families(endpoints: Sequence[tuple[tuple[str, str], Queue, Statistics]]) -> list[Family]:
+    """Return the metrics that Triton has, under its names, which lack the suffix of counters."""
+    families = [
+        Family("unknown", name, text, LABELS, [(v, read(s)) for v, _, s in endpoints]) for name, text, read in _TRITON
+    ]
+    failures = [((*v, reason), read(s)) for v, _, s in endpoints for reason, read in _TRITON_REASONS]
+    waiting = [(v, queue.waiting) for v, queue, _ in endpoints]
+    return [
+        *families,
+        Family("unknown", "nv_inference_request_failure", "Failed requests.", (*LABELS, "reason"), failures),
+        Family("gauge", "nv_inference_pending_request_count", "Requests that wait.", LABELS, waiting),
+    ]
 
 
 def snapshot(service: Service) -> dict[str, Any]:

@@ -147,6 +147,8 @@ class SharedMemory:
             RequestError: The name is in use, the object does not exist, or the region is not within the object.
         """
         self._require_enabled()
+        if not name:
+            raise RequestError("expected a name of the region.", where="name")
         if name in self._regions:
             raise RequestError("a region of this name is registered.", where=name[:64])
         if len(self._regions) >= self._most:
