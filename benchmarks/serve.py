@@ -13,11 +13,13 @@ another. Servers alternate over the rounds; figures are medians, and ratios are 
 processor time of a request is that of all processes of a server over the number of its answers: it is the figure that
 other work on the machine disturbs least.
 
-Peers: `fastapi` (FastAPI and uvicorn with ONNX Runtime, JSON), `grpcio` (this server with the gRPC of `grpcio`),
-`mlserver` (with ONNX Runtime; MLSERVER_PYTHON names the interpreter of its environment), `triton` (a Triton server
-whose command the variable TRITON_COMMAND holds, with `{repository}`, `{http}` and `{grpc}` in place of the folder and
-ports), and `floor` (an event loop that answers fixed bytes without reading a request: the limit of the sockets). A peer
-that is not installed is named and left out. `--check` fails below a ratio of requests a second to every peer.
+Peers: `fastapi` (with uvicorn), `litserve`, `bentoml`, `ray` (Ray Serve) and `mlserver`, all with ONNX Runtime and JSON
+(FASTAPI_PYTHON and so on name the interpreter of a peer's environment), `grpcio` (this server with the gRPC of
+`grpcio`), `triton` (a Triton server whose command the variable TRITON_COMMAND holds, with `{repository}`, `{http}` and
+`{grpc}` in place of the folder and ports), and `floor` (an event loop that answers fixed bytes without reading a
+request: the limit of the sockets). Ray Serve has both processors: on one it does not become ready in its own time
+limit. A peer that is not installed, or does not start, is named and left out. `--check` fails below a ratio of
+requests a second to every peer.
 
 `--rate 0.5` measures latency over HTTP at a half of the requests a second that the server answers to 64 clients:
 requests are due at random times, and latency counts from then. `--session` compares this server, over HTTP, with
@@ -47,14 +49,18 @@ import serve_ragged
 import serve_session
 import serve_start
 from serve_load import Load, parse_speed
-from serve_servers import PEERS, command, free_port, processor_seconds, running, small_model
+from serve_peers import PEERS, free_port
+from serve_servers import StartError, command, processor_seconds, running, small_model
 
-PROTOCOLS = {"fastapi": ("json",), "floor": ("json",), "mlserver": ("json", "grpc")}
+PROTOCOLS = {
+    **dict.fromkeys(("bentoml", "fastapi", "floor", "litserve", "ray"), ("json",)),
+    "mlserver": ("json", "grpc"),
+}
 """Protocols of a peer; all for others."""
 
 
 class Served(NamedTuple):
-    """A running server with a load for its model, in one round; ``group`` is its process group."""
+    """A running server with a load for its model, in one round; ``group`` marks its processes."""
 
     number: int
     server: str
@@ -62,7 +68,7 @@ class Served(NamedTuple):
     load: Load
     http: int
     grpc: int
-    group: int
+    group: str
 
 
 def served(arguments: argparse.Namespace, console: rich.console.Console) -> Iterator[Served]:
@@ -80,8 +86,13 @@ def served(arguments: argparse.Namespace, console: rich.console.Console) -> Iter
                     if number == 0:
                         console.print(f"{server} is not installed: left out")
                     continue
-                with running(words, http) as started:
-                    yield Served(number, server, model, load, http, grpc, started.group)
+                try:
+                    with running(words, http, processors="0,1" if server == "ray" else "0") as started:
+                        yield Served(number, server, model, load, http, grpc, started.group)
+                except StartError as error:
+                    if server == "sardonyx":
+                        raise
+                    console.print(f"{server} did not start: {str(error).splitlines()[-1:]}", markup=False)
 
 
 def measure(arguments: argparse.Namespace, console: rich.console.Console) -> list[dict[str, Any]]:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from serve_servers import command, free_port, processor_seconds, running
+from serve_peers import free_port
+from serve_servers import command, processor_seconds, running
 
 CLIENTS = 16
 SIDES = range(96, 321, 32)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
-import json
 import os
+import secrets
 import shlex
 import shutil
 import signal
-import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -25,47 +22,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-FASTAPI = """
-import os, sys
-import numpy as np, onnxruntime, uvicorn
-from fastapi import FastAPI
-options = onnxruntime.SessionOptions(); options.intra_op_num_threads = 1
-session = onnxruntime.InferenceSession(sys.argv[1], options)
-app = FastAPI()
-@app.get("/v2/health/ready")
-def ready(): return {}
-@app.post("/v2/models/model/infer")
-def infer(body: dict):
-    feeds = {i["name"]: np.array(i["data"], np.float32).reshape(i["shape"]) for i in body["inputs"]}
-    names = [o.name for o in session.get_outputs()]
-    return {"outputs": [{"name": n, "datatype": "FP32", "shape": list(v.shape), "data": v.ravel().tolist()}
-                        for n, v in zip(names, session.run(None, feeds))]}
-uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
-"""
+import serve_peers
 
-MLSERVER = """
-import numpy as np, onnxruntime
-from mlserver import MLModel, types
-from mlserver.codecs import NumpyCodec
-class Model(MLModel):
-    async def load(self):
-        self.session = onnxruntime.InferenceSession(self.settings.parameters.uri)
-        return True
-    async def predict(self, payload):
-        feeds = {i.name: NumpyCodec.decode_input(i).astype(np.float32) for i in payload.inputs}
-        values = self.session.run(None, feeds)
-        outputs = [NumpyCodec.encode_output(o.name, v) for o, v in zip(self.session.get_outputs(), values)]
-        return types.InferenceResponse(model_name=self.name, outputs=outputs)
-"""
-
-OWN = """
-import sys
-from sardonyx.serve import Server
-from sardonyx.serve.models.repository import LoadOptions
-path, http, grpc, engine = sys.argv[1:]
-Server(path, http="127.0.0.1:" + http, grpc="127.0.0.1:" + grpc, grpc_engine=engine, load=LoadOptions(threads=1)).run(
-    lambda server: None)
-"""
+_MARK = "SARDONYX_BENCHMARK_SERVER"
 
 TRITON_CONFIG = """
 backend: "onnxruntime"
@@ -78,22 +37,6 @@ max_batch_size: 64
 dynamic_batching { }
 """
 """For models whose inputs and outputs have an open first size: Triton refuses others with it."""
-
-FLOOR = """
-import asyncio, sys
-import uvloop
-ANSWER = (b"HTTP/1.1 200 OK\\r\\ncontent-length: 200\\r\\ncontent-type: application/json\\r\\n\\r\\n" + b" " * 200)
-class Fixed(asyncio.Protocol):
-    def connection_made(self, transport): self.transport = transport
-    def data_received(self, data): self.transport.write(ANSWER)
-async def main():
-    server = await asyncio.get_running_loop().create_server(Fixed, "127.0.0.1", int(sys.argv[1]), backlog=1024)
-    await server.serve_forever()
-uvloop.run(main())
-"""
-"""Answers all bytes with fixed bytes: the limit of the sockets and the event loop."""
-
-PEERS = ("fastapi", "floor", "grpcio", "mlserver", "triton")
 
 
 def small_model(path: Path, seed: int = 0) -> Path:
@@ -118,43 +61,10 @@ def small_model(path: Path, seed: int = 0) -> Path:
     return path
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def command(server: str, model: Path, folder: Path, http: int, grpc: int) -> list[str] | None:
     """Return the command of a server; None if it is not installed."""
-    if server in ("sardonyx", "grpcio"):
-        engine = "grpcio" if server == "grpcio" else "own"
-        needed = ("httptools", "msgspec", "grpc" if server == "grpcio" else "hpack")
-        if not all(importlib.util.find_spec(package) for package in needed):
-            return None
-        return [sys.executable, "-c", OWN, str(model), str(http), str(grpc), engine]
-    if server == "fastapi":
-        installed = all(importlib.util.find_spec(package) for package in ("fastapi", "uvicorn", "onnxruntime"))
-        return [sys.executable, "-c", FASTAPI, str(model), str(http)] if installed else None
-    if server == "floor":
-        return [sys.executable, "-c", FLOOR, str(http)] if importlib.util.find_spec("uvloop") else None
-    if server == "mlserver":
-        python = os.environ.get("MLSERVER_PYTHON", sys.executable)
-        if python == sys.executable and importlib.util.find_spec("mlserver") is None:
-            return None
-        target = folder / "mlserver"
-        target.mkdir(exist_ok=True)
-        (target / "onnx_model.py").write_text(MLSERVER)
-        settings = {"name": "model", "implementation": "onnx_model.Model", "parameters": {"uri": str(model)}}
-        (target / "model-settings.json").write_text(json.dumps(settings))
-        ports = {
-            "http_port": http,
-            "grpc_port": grpc,
-            "metrics_port": free_port(),
-            "parallel_workers": 0,
-            "debug": False,
-        }
-        (target / "settings.json").write_text(json.dumps({"host": "127.0.0.1", **ports}))
-        return ["env", "-u", "PYTHONPATH", python, "-c", "from mlserver.cli import main; main()", "start", str(target)]
+    if server != "triton":
+        return serve_peers.command(server, model, folder, http, grpc)
     template = os.environ.get("TRITON_COMMAND")
     if not template:
         return None
@@ -187,29 +97,42 @@ class Running:
     """A started server.
 
     Attributes:
-        group: Its process group.
+        group: The mark of its processes, see :func:`processes`.
         seconds: Time from its start until it was ready.
         processor: Processor time of the group until then, in seconds.
     """
 
-    group: int
+    group: str
     seconds: float
     processor: float
 
 
+class StartError(RuntimeError):
+    """A server that ended, or did not become ready in time."""
+
+
 @contextlib.contextmanager
-def running(words: list[str], http: int, pause: float = 0.1) -> Iterator[Running]:
+def running(words: list[str], http: int, pause: float = 0.1, processors: str = "0") -> Iterator[Running]:
     """Start a server on the first processor, wait until it is ready, and yield it.
 
     Args:
         words: The command.
         http: Its port of HTTP.
         pause: Seconds between two looks.
+        processors: Its processors, as `taskset` names them.
+
+    Raises:
+        StartError: The server ended, or did not become ready in time.
     """
+    group = secrets.token_hex(16)
     with tempfile.TemporaryFile() as log:
         begin = time.monotonic()
         process = subprocess.Popen(
-            ["taskset", "-c", "0", *words], stdout=log, stderr=log, env=installed(), start_new_session=True
+            ["taskset", "-c", processors, *words],
+            stdout=log,
+            stderr=log,
+            env={**installed(), _MARK: group},
+            start_new_session=True,
         )
         try:
             while True:
@@ -219,15 +142,17 @@ def running(words: list[str], http: int, pause: float = 0.1) -> Iterator[Running
                 ):
                     if reply.status == 200:
                         break
-                if process.poll() is not None or time.monotonic() > begin + 120:
+                if process.poll() is not None or time.monotonic() > begin + 300:
                     log.seek(0)
-                    raise RuntimeError(log.read().decode(errors="replace")[-2000:])
+                    raise StartError(log.read().decode(errors="replace").strip()[-2000:])
                 time.sleep(pause)
-            yield Running(process.pid, time.monotonic() - begin, processor_seconds(process.pid))
+            yield Running(group, time.monotonic() - begin, processor_seconds(group))
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            while started := processes(group):
+                for entry in started:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(entry.name), signal.SIGKILL)
+                process.poll()
 
 
 def compiled_folder() -> Path:
@@ -248,26 +173,35 @@ def installed() -> dict[str, str]:
     return environment
 
 
-def processor_seconds(group: int) -> float:
-    """Return the processor time of all processes of a group."""
-    ticks = 0
+def processes(group: str) -> list[Path]:
+    """Return the folders in /proc of all processes of a server, by their environment.
+
+    Some servers start processes in sessions and groups of their own.
+    """
+    mark, marked = f"{_MARK}={group}".encode(), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[2]) == group:
-                    ticks += int(fields[11]) + int(fields[12])
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    marked.append(entry)
+    return marked
+
+
+def processor_seconds(group: str) -> float:
+    """Return the processor time of all processes of a server."""
+    ticks = 0
+    for entry in processes(group):
+        with contextlib.suppress(OSError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def proportional_memory(group: int) -> float:
-    """Return the memory of a process group in MB; a shared page counts by the share of each process."""
+def proportional_memory(group: str) -> float:
+    """Return the memory of a server in MB; a shared page counts by the share of each process."""
     total = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[2]) == group:
-                    lines = (entry / "smaps_rollup").read_text().splitlines()
-                    total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    for entry in processes(group):
+        with contextlib.suppress(OSError):
+            lines = (entry / "smaps_rollup").read_text().splitlines()
+            total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total / 1024

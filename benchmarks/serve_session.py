@@ -23,7 +23,8 @@ from typing import Any
 
 import serve_open_loop
 from serve_load import Load
-from serve_servers import command, free_port, has_open_batch, installed, processor_seconds, running
+from serve_peers import free_port
+from serve_servers import command, has_open_batch, installed, processor_seconds, running
 
 SESSION = """
 import json, sys, time

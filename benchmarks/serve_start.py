@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from serve_servers import free_port, proportional_memory, running, small_model, write_repository
+from serve_peers import free_port
+from serve_servers import proportional_memory, running, small_model, write_repository
 
 WIDE = 3072
 """Width of the two products of the large model: 75 MB of weights."""
