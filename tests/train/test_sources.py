@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -14,7 +16,7 @@ from onnx import helper
 
 import sardonyx
 from sardonyx import train
-from sardonyx.errors import ModelFileError, OptionError
+from sardonyx.errors import FeedError, ModelFileError, OptionError
 from tests.train.networks import classifier, images, points, regression
 
 
@@ -183,7 +185,6 @@ def test_several_adapters_change_a_live_session() -> None:
 
 
 def test_rows_are_logged_to_mlflow_and_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import sys
     import types
 
     rows: list[tuple[str, float, int]] = []
@@ -198,6 +199,7 @@ def test_rows_are_logged_to_mlflow_and_tensorboard(monkeypatch: pytest.MonkeyPat
         def flush(self) -> None:
             rows.append(("flush", 0.0, 0))
 
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     board, flow = types.ModuleType("tensorboardX"), types.ModuleType("mlflow")
     board.SummaryWriter = Writer  # type: ignore[attr-defined]
     flow.log_metrics = lambda row, step: rows.extend((f"mlflow {name}", value, step) for name, value in row.items())  # type: ignore[attr-defined]
@@ -208,6 +210,54 @@ def test_rows_are_logged_to_mlflow_and_tensorboard(monkeypatch: pytest.MonkeyPat
     losses = [(value, step) for name, value, step in rows if name == "loss"]
     assert losses == list(zip(trainer.history["loss"], (2, 4), strict=True))
     assert [(value, step) for name, value, step in rows if name == "mlflow loss"] == losses
+
+
+def test_tensors_of_other_packages_are_read_or_refused_by_name() -> None:
+    class OnDevice:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+        def __dlpack__(self, **options: Any) -> Any:
+            raise BufferError
+
+    data = points(8)
+    trainer = train.Trainer(regression(), "mse", train.SGD(0.01))
+    halves = {"x": data["x"].astype(ml_dtypes.bfloat16), "labels": data["labels"]}
+    widened = {"x": halves["x"].astype(np.float32), "labels": data["labels"]}
+    assert trainer.evaluate([halves]) == trainer.evaluate([widened])
+    with pytest.raises(FeedError, match="batch 0, x: the OnDevice cannot be read: expected a tensor in host memory"):
+        trainer.fit([{"x": OnDevice(), "labels": data["labels"]}], epochs=1, progress=False)
+
+
+def test_tensors_of_torch_with_gradients_are_refused_by_name() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    data = {name: torch.tensor(array) for name, array in points(8).items()}
+    trainer = train.Trainer(regression(), "mse", train.SGD(0.01))
+    trainer.fit([{**data, "x": data["x"].bfloat16()}], epochs=1, progress=False)
+    with pytest.raises(FeedError, match="x: the Tensor cannot be read"):
+        trainer.fit([{**data, "x": data["x"].requires_grad_()}], epochs=2, progress=False)
+
+
+def test_rows_are_written_by_the_package_of_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import types
+
+    rows: list[Any] = []
+    writer, protos = types.ModuleType("event_file_writer"), types.ModuleType("proto")
+    record = type("Record", (), {"__init__": lambda self, **fields: vars(self).update(fields)})
+    summary = type("Summary", (record,), {"Value": record})
+    file = type("Writer", (), {"__init__": lambda self, folder: None, "flush": lambda self: None})
+    file.add_event = lambda self, event: rows.append(event)  # type: ignore[attr-defined]
+    writer.EventFileWriter = file  # type: ignore[attr-defined]
+    protos.event_pb2 = types.SimpleNamespace(Event=record)  # type: ignore[attr-defined]
+    protos.summary_pb2 = types.SimpleNamespace(Summary=summary)  # type: ignore[attr-defined]
+    for name in ("", ".compat", ".summary", ".summary.writer"):
+        monkeypatch.setitem(sys.modules, f"tensorboard{name}", types.ModuleType(f"tensorboard{name}"))
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", protos)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", writer)
+    trainer = train.Trainer(regression(), "mse", train.SGD(0.1))
+    trainer.fit(points(64), epochs=2, callbacks=[train.TensorBoard(tmp_path)], progress=False)
+    values = [(row.step, row.summary.value[0].simple_value) for row in rows if row.summary.value[0].tag == "loss"]
+    assert values == list(zip((2, 4), trainer.history["loss"], strict=True))
 
 
 def test_rows_of_a_loader_of_torch_are_read_back_by_tensorboard_and_mlflow(

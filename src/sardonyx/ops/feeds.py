@@ -45,7 +45,7 @@ def as_value(feed: Any, declared: Type | None, name: str) -> Value:
             return known(_to_map(feed, declared, name), declared)
     if feed is None or isinstance(feed, (list, tuple, dict)):
         raise FeedError(f"expected an array, got {type(feed).__name__}.", where=name, remedy="Use `numpy.asarray`.")
-    array = _to_array(feed, name)
+    array = feed_array(feed, name)
     if array.dtype.kind in "SU":
         array = array.astype(object)
     dtype = dtype_of(array) if array.dtype != object else None
@@ -83,8 +83,16 @@ def shared_array(feed: Any, name: str) -> np.ndarray:
         raise FeedError(f"the {type(feed).__name__} cannot be read: {error}.", where=name) from error
 
 
-def _to_array(feed: Any, name: str) -> np.ndarray:
-    """Return a feed as an array over the same memory, or as a copy if numpy can only convert the feed."""
+def feed_array(feed: Any, name: str) -> np.ndarray:
+    """Return a feed as an array over the same memory, or as a copy if numpy can only convert the feed.
+
+    Args:
+        feed: An array, a tensor of another package, numbers, or nested sequences of these.
+        name: The name of the feed, for messages.
+
+    Raises:
+        FeedError: The memory is that of a device, or its owner refuses.
+    """
     if isinstance(feed, (np.ndarray, np.generic)) or not hasattr(feed, "__dlpack__"):
         return np.asarray(feed)
     try:

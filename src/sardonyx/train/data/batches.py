@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.base.option_checks import require_count
 from sardonyx.core.ir.types import TensorType, conversion_remedy
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.model.named_arrays import LABEL_NAMES, read_named_arrays
+from sardonyx.ops.feeds import feed_array
 from sardonyx.train.data.folders import LabeledFiles
 
 Batch = Mapping[str, Any] | Sequence[Any]
@@ -234,6 +236,9 @@ class Batches:
         return arrays | {name: np.asarray(batch[name]) for name in self._optional if name in batch}
 
 
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
 def _length(stream: Any) -> int | None:
     """Return the number of batches of an iterable; loaders of unknown length have a ``__len__`` that fails."""
     try:
@@ -269,12 +274,12 @@ def as_declared(value: Any, type: TensorType, where: str, remedy: str = "") -> n
         FeedError: The array has another rank, size or kind of number than declared, or no element.
     """
     try:
-        array = np.asarray(value)
+        array = feed_array(value, where)
     except ValueError as error:
         raise FeedError("expected an array, got nested sequences of different lengths.", where=where) from error
     dtype = type.dtype.numpy()
     if array.dtype != dtype:
-        if array.dtype.kind not in "biuf" or not (
+        if (array.dtype.kind not in "biuf" and array.dtype != _BFLOAT16) or not (
             np.can_cast(array.dtype, dtype, "same_kind") or dtype.kind not in "biuf"
         ):
             raise FeedError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -200,11 +201,11 @@ class TensorBoard:
         folder: The folder of the log.
 
     Raises:
-        MissingDependencyError: Neither ``tensorboardX`` nor ``torch`` with ``tensorboard`` is installed.
+        MissingDependencyError: Neither tensorboard nor tensorboardX is installed.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._writer = _summary_writer()(os.fspath(folder))
+        self._writer = _summary_writer(os.fspath(folder))
 
     def __call__(self, moment: Moment) -> None:
         """Write the row of the epoch."""
@@ -213,17 +214,34 @@ class TensorBoard:
         self._writer.flush()
 
 
-def _summary_writer() -> Any:
+class _EventFile:
+    """A file of events, written by the package of TensorBoard itself."""
+
+    def __init__(self, folder: str) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._file = EventFileWriter(folder)
+        self.flush = self._file.flush
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        """Write a number."""
+        summary = self._summary(value=[self._summary.Value(tag=name, simple_value=value)])
+        self._file.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
+
+
+def _summary_writer(folder: str) -> Any:
     try:
-        from tensorboardX import SummaryWriter
+        return _EventFile(folder)
     except ImportError:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            from tensorboardX import SummaryWriter
         except ImportError as error:
             raise MissingDependencyError(
-                "logs for TensorBoard require tensorboardX.", remedy="Install it: pip install tensorboardX."
+                "logs for TensorBoard require tensorboard.", remedy="Install it: pip install tensorboard."
             ) from error
-    return SummaryWriter
+    return SummaryWriter(folder)
 
 
 class MLflow:
