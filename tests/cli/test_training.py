@@ -138,6 +138,26 @@ def test_a_folder_that_is_missing_is_named_before_the_training(
     assert not (folder / "unwritten").exists()
 
 
+def test_one_file_for_two_results_is_refused_before_the_training(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["finetune", "@model.onnx", "--data", "@train.npz", "-o", "@unwritten.onnx"]
+    assert run(folder, *words, "--adapter", "@./unwritten.onnx") == 2
+    assert "--adapter: '" in (message := " ".join(capsys.readouterr().err.split()))
+    assert "is the file of --output too" in message and not (folder / "unwritten.onnx").exists()
+    words = ["optimize", "@model.onnx", "-o", "@unwritten.onnx", "--report", "@unwritten.onnx"]
+    assert run(folder, *words) == 2
+    assert "--report: '" in capsys.readouterr().err and not (folder / "unwritten.onnx").exists()
+
+
+def test_more_memory_than_the_machine_has_is_an_error_of_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "@model.onnx", "--data", "@train.npz", "-o", "@unwritten.onnx", "--classes", "3000000000000"]
+    assert run(folder, *words) == 1
+    assert "the machine has too little memory" in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_impossible_rank_names_its_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "finetune", "@model.onnx", "--data", "@train.npz", "-o", "@unwritten.onnx", "--lora", "0") == 2
     assert "--lora: expected an integer of at least 1, got 0." in capsys.readouterr().err

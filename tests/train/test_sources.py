@@ -283,3 +283,8 @@ def test_rows_of_a_loader_of_torch_are_read_back_by_tensorboard_and_mlflow(
     logged = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
     np.testing.assert_allclose([one.value for one in logged], history["loss"])
     assert [one.step for one in logged] == [3, 6, 9]
+
+
+def test_a_model_as_loss_that_reads_no_output_is_refused_by_its_inputs() -> None:
+    with pytest.raises(OptionError, match=r"reads an output of the trained model.*one of logits"):
+        train.Trainer(classifier(), train.ModelLoss(model=regression()))

@@ -16,7 +16,7 @@ import typer
 
 from sardonyx.base.gc_pause import imports_frozen
 from sardonyx.cli.help_pages import VerbCommand, VerbGroup
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import ResourceError, SardonyxError
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Inspect": {
@@ -159,7 +159,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     completing = "_SARDONYX_COMPLETE" in os.environ
     app = build(VERBS if completing else [verb for verb in VERBS if verb in words])
     try:
-        app(args=words, prog_name="sardonyx")
+        try:
+            app(args=words, prog_name="sardonyx")
+        except MemoryError as error:
+            raise ResourceError("the machine has too little memory for the request.") from error
     except SardonyxError as error:
         from sardonyx.cli.output import print_json, report_error
 

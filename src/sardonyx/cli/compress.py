@@ -9,7 +9,16 @@ import typer
 from rich.table import Table
 
 from sardonyx.cli import compression
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, errors, print_json, report_written
+from sardonyx.cli.output import (
+    AsJson,
+    ModelPath,
+    Output,
+    console,
+    errors,
+    print_json,
+    report_written,
+    require_distinct,
+)
 from sardonyx.compress.evidence import plain
 from sardonyx.compress.search import Budget, CompressionReport, compress
 from sardonyx.compress.search.page import write_page
@@ -69,6 +78,7 @@ def command(
     """
     if report is not None:
         require_writable(report)
+        require_distinct({"output": output, "report": report})
     source = load(model)
     budget = Budget(drop=drop, sqnr=sqnr, latency=latency, size=size, memory=memory, energy=energy)
     options: dict[str, Any] = {"target": target, "measured": measure, "allow_slower": allow_slower}

@@ -22,6 +22,7 @@ from sardonyx.cli.output import (
     progress,
     read_inputs,
     report_written,
+    require_distinct,
 )
 from sardonyx.errors import EvaluationError, VerificationError
 from sardonyx.ops.operators_file import load_operators
@@ -80,6 +81,7 @@ def command(
     """Rewrite a model to fewer, cheaper nodes, prove the result equal, and write standard ONNX."""
     if report is not None:
         model_io.require_writable(report)
+        require_distinct({"output": output, "report": report})
     shapes = parse_shapes(input_shape, "--input-shape")
     feeds = read_inputs(inputs)
     for file in operators or ():

@@ -96,6 +96,24 @@ Sizes = Annotated[
 ]
 
 
+def require_distinct(files: Mapping[str, Path | None]) -> None:
+    """Refuse one file for two results, of which the later one would replace the other.
+
+    Args:
+        files: The paths by the name of the option; None for options that are not given.
+
+    Raises:
+        OptionError: Two options name one file.
+    """
+    options: dict[str, str] = {}
+    for name, path in files.items():
+        if path is None:
+            continue
+        other = options.setdefault(os.path.realpath(path), name)
+        if other != name:
+            raise OptionError(f"'{path}' is the file of --{other} too.", where=name, remedy="Name another file.")
+
+
 def discard_output() -> None:
     """Send standard output to nowhere, because its reader closed the pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from sardonyx.cli.byte_counts import parse_bytes
-from sardonyx.cli.output import AsJson, console, print_json
+from sardonyx.cli.output import AsJson, console, print_json, require_distinct
 from sardonyx.errors import OptionError
 
 if TYPE_CHECKING:
@@ -321,10 +321,11 @@ def require_writable(plot: Path | None, **files: Path | None) -> None:
 
     Raises:
         MissingDependencyError: Matplotlib is not installed.
-        OptionError: A file cannot be written, or the extension of the plot names no format.
+        OptionError: A file cannot be written or is named twice, or the extension of the plot names no format.
     """
     from sardonyx.model import require_file
 
+    require_distinct({**files, "plot": plot})
     for name, path in files.items():
         if path is not None:
             require_file(path, name)

@@ -125,6 +125,7 @@ class ModelLoss(Loss):
             raise OptionError(f"expected a path or a model, got {type(self.model).__name__}.", where="model")
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
+        self.reads(outputs)
         return {name: type for name, type in self._inputs().items() if name not in outputs}
 
     def reads(self, outputs: OutputTypes) -> tuple[str, ...]:
