@@ -1,4 +1,4 @@
-"""Measure training: our steps next to those of torch, eager and compiled, with fused optimizers.
+"""Measure training: our steps next to those of torch (eager, compiled, fused optimizers) and of JAX.
 
     python benchmarks/train.py --networks mlp cnn --threads 1 2 --plot train.png --markdown docs/benchmarks.md
     python benchmarks/train.py --networks mlp gpt resnet18-64 --threads 1 --precision bf16
@@ -6,8 +6,9 @@
 Every engine trains the same network from the same weights on the same batches in a process of its own; short blocks of
 steps alternate, ratios are medians over the rounds with an interval of 95 %, and the losses of the first steps are
 compared with torch's. With one thread times are processor times, so that other work on the machine matters less.
-Sections: ``speed`` (time of a step, peak memory, losses), ``start`` (first step with an empty and with a filled program
-cache), ``publish`` (new weights for a live session).
+JAX may have an interpreter of its own, named by the environment variable ``JAX_PYTHON``. Sections: ``speed`` (time of a
+step, peak memory, losses), ``start`` (first step with an empty and with a filled program cache), ``publish`` (new
+weights for a live session).
 """
 
 from __future__ import annotations

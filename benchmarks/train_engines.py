@@ -24,7 +24,11 @@ Step = Callable[[train_networks.Batch], float]
 
 SUBJECT = "sardonyx"
 EAGER = "torch"
-PEERS = (EAGER, "torch-compile")
+JAX = "jax"
+PEERS = (EAGER, "torch-compile", JAX)
+JAX_PYTHON = "JAX_PYTHON"
+"""Environment variable with the interpreter of JAX, if another one than that of the other engines."""
+
 TIMEOUT_SECONDS = 900.0
 
 
@@ -55,9 +59,12 @@ class Worker:
         if cache is not None:
             surroundings["SARDONYX_CACHE"] = str(cache)
             surroundings["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
+        if engine == JAX and threads == 1:
+            surroundings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        interpreter = os.environ.get(JAX_PYTHON, sys.executable) if engine == JAX else sys.executable
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            [sys.executable, __file__, arguments], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True,
+            [interpreter, __file__, arguments], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True,
             env=surroundings,
         )  # fmt: skip
         self.start = self._reply()
@@ -191,6 +198,10 @@ def build(engine: str, network: train_networks.Network, model: Path, threads: in
     """Return the step of an engine."""
     if engine == SUBJECT:
         return sardonyx(network, model, threads, precision)
+    if engine == JAX:
+        import train_jax
+
+        return train_jax.step_of(network, model, precision)
     import torch
 
     torch.set_num_threads(threads)
@@ -204,6 +215,8 @@ def _import(engine: str) -> None:
         import sardonyx.train.trainer.trainer  # noqa: F401
 
         _Modules.watch()
+    elif engine == JAX:
+        import train_jax  # noqa: F401
     else:
         import torch  # noqa: F401
 
