@@ -74,8 +74,11 @@ def compare_metrics(
         EvaluationError: The function raised, or returned a number that is not finite.
         OptionError: The function returned something else, or the budget is negative.
     """
-    sessions = [model if isinstance(model, Session) else Session(model, compile="wait") for model in (before, after)]
-    first, second = (measure(session, evaluate) for session in sessions)
+    first, second = (
+        # One session at a time: each holds a copy of the weights.
+        measure(model if isinstance(model, Session) else Session(model, compile="wait"), evaluate)
+        for model in (before, after)
+    )
     return metric_change(first, second, drop, seed=seed)
 
 

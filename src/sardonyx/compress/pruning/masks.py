@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.base.mapped_files import count_read
 from sardonyx.compress.pruning.compensation import correct_bias
 from sardonyx.compress.pruning.second_order import sparse_rows
-from sardonyx.compress.pruning.shrink import replace_constant, write_constant
+from sardonyx.compress.pruning.shrink import replace_constant, write_tensor
 from sardonyx.compress.quantization.placement import RECURRENT, recurrent_label
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.samples import require_finite
@@ -172,19 +172,20 @@ def mask_weights(
     names = Names(value_names(model))
     layers = []
     corrected = 0
-    losses: dict[ir.Value | None, np.ndarray | None] = {}
+    originals: dict[ir.Value | None, ir.TensorProtocol] = {}
     weights = weighted_inputs(model)
     maskable = {(one.node, one.index) for one in weights if not one.is_excluded(exclude)}
     for one in weights:
         node, source, old = one.node, one.node.inputs[0], one.node.inputs[one.index]
-        weight = facts.constant(old)
-        assert weight is not None and old is not None
+        dense = facts.constant_tensor(old)
+        assert dense is not None and old is not None
+        weight = dense.numpy()
         count_read(weight.nbytes)  # Of a large file, pages that are read are released.
         rows = as_rows(node, weight)
         fixed = ""
         if (node, one.index) not in maskable:
             fixed = "excluded"
-        elif old in losses:
+        elif old in originals:
             fixed = "the weight is shared with a layer that is masked already"
         elif node.op_type == "Conv" and facts.attribute(node, "group", 11, 1) > 1 and weight.shape[1] == 1:
             fixed = "a depthwise convolution has few weights, and each matters"
@@ -195,19 +196,17 @@ def mask_weights(
         seen = statistics.get(one.label)
         result = weight
         if not fixed:
-            sparse = _sparse(one, rows.astype(np.float32), share, pattern, criterion, seen)
-            result = from_rows(node, sparse, weight.shape).astype(weight.dtype)
-            value = write_constant(model, names, node, one.index, result)
+            tensor = _sparse(one, dense, rows, share, pattern, criterion, seen)
+            value = write_tensor(model, names, node, one.index, tensor)
+            result = tensor.numpy()
             for use in list(old.uses()):  # Other products by the same weight read the masked one too.
                 if (use.node, use.idx) in maskable:
                     replace_constant(model, use.node, use.idx, value)
-            lost = None
-            if statistics:
-                lost = (weight.astype(np.float32) - result.astype(np.float32)).astype(weight.dtype)
-            losses[value] = lost
-        loss = losses.get(node.inputs[one.index])
-        if source is not None and seen is not None and seen.means is not None and loss is not None:
-            corrected += correct_bias(model, node, loss, seen.means)
+            originals[value] = dense
+        original = originals.get(node.inputs[one.index])
+        if source is not None and seen is not None and seen.means is not None and original is not None:
+            lost = (original.numpy().astype(np.float32) - result.astype(np.float32)).astype(weight.dtype)
+            corrected += correct_bias(model, node, lost, seen.means)
         zeros = int(result.size - np.count_nonzero(result))
         layers.append(MaskedLayer(one.label, node.op_type, int(result.size), zeros, fixed))
     return tuple(layers), corrected
@@ -246,21 +245,55 @@ def _input_groups(node: ir.Node) -> int:
 
 
 def _sparse(
+    one: MaskedInput, dense: ir.TensorProtocol, rows: np.ndarray, share: float, pattern: Pattern, criterion: str,
+    seen: SiteInput | None,
+) -> ir.TensorProtocol:  # fmt: skip
+    """Return the weight of one layer with zeros."""
+    array = dense.numpy()
+    updated = _updated(one, rows, share, pattern, criterion, seen)
+    if updated is not None:
+        return ir.tensor(from_rows(one.node, updated, array.shape).astype(array.dtype), dtype=dense.dtype)
+    return _masked(dense, from_rows(one.node, _choice(one, rows, share, pattern, criterion, seen), array.shape))
+
+
+def _masked(dense: ir.TensorProtocol, stays: np.ndarray) -> ir.TensorProtocol:
+    """Return a weight with zeros that is computed where it is read: a bit per element is held, not the product."""
+    bits = np.packbits(stays)
+
+    def contents() -> ir.TensorProtocol:
+        array = dense.numpy()
+        count_read(array.nbytes)
+        chosen = np.unpackbits(bits, count=array.size).view(np.bool_).reshape(array.shape)
+        return ir.tensor(np.where(chosen, array, np.zeros((), array.dtype)), dtype=dense.dtype)
+
+    return ir.LazyTensor(contents, dense.dtype, ir.Shape(list(stays.shape)))
+
+
+def _updated(
+    one: MaskedInput, rows: np.ndarray, share: float, pattern: Pattern, criterion: str, seen: SiteInput | None
+) -> np.ndarray | None:
+    """Return the rows with zeros and updated other weights; None if weights that stay are unchanged."""
+    moment = None if seen is None else seen.second_moment
+    if criterion != "sparsegpt" or moment is None:
+        return None
+    order = _taps_outermost(one.node, rows.shape[2])
+    panel = max(_PANEL // pattern.of, 1) * pattern.of
+
+    def choose(importance: np.ndarray) -> np.ndarray:
+        return _stays(importance, share, pattern, by_row=False)
+
+    rows = rows.astype(np.float32, copy=False)
+    require_finite(one.label, rows, moment)
+    inner = [sparse_rows(group, moment[i][np.ix_(order, order)], choose, panel) for i, group in enumerate(rows)]
+    return np.stack(inner).astype(np.float32)
+
+
+def _choice(
     one: MaskedInput, rows: np.ndarray, share: float, pattern: Pattern, criterion: str, seen: SiteInput | None
 ) -> np.ndarray:
-    """Return the rows of one layer with zeros."""
+    """Return True for the elements of rows that stay."""
     order = _taps_outermost(one.node, rows.shape[2])
-    moment = None if seen is None else seen.second_moment
-    if criterion == "sparsegpt" and moment is not None:
-        panel = max(_PANEL // pattern.of, 1) * pattern.of
-
-        def choose(importance: np.ndarray) -> np.ndarray:
-            return _stays(importance, share, pattern, by_row=False)
-
-        require_finite(one.label, rows, moment)
-        inner = [sparse_rows(group, moment[i][np.ix_(order, order)], choose, panel) for i, group in enumerate(rows)]
-        return np.stack(inner).astype(rows.dtype)
-    importance = np.abs(rows)
+    importance = np.abs(rows.astype(np.float32, copy=False))
     if criterion in ("wanda", "sparsegpt") and seen is not None and seen.squares is not None:
         importance = importance * np.sqrt(seen.squares)[:, None, order].astype(np.float32)
     elif criterion == "activation" and seen is not None and seen.magnitudes is not None:
@@ -268,9 +301,8 @@ def _sparse(
         if rows.shape[2] % size.shape[1] == 0:
             importance = importance * np.tile(size, rows.shape[2] // size.shape[1])[:, None]
     require_finite(one.label, importance)
-    flat = np.square(importance).reshape(-1, rows.shape[2])
-    stays = _stays(flat, share, pattern, by_row=criterion in ("wanda", "sparsegpt")).reshape(rows.shape)
-    return np.where(stays, rows, np.float32(0))
+    flat = np.square(importance, out=importance).reshape(-1, rows.shape[2])
+    return _stays(flat, share, pattern, by_row=criterion in ("wanda", "sparsegpt")).reshape(rows.shape)
 
 
 def _taps_outermost(node: ir.Node, depth: int) -> np.ndarray:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
@@ -197,7 +198,13 @@ def _write_sizes(model: ir.Model, graph: ChannelGraph, removed: set[int], names:
 
 
 def write_constant(model: ir.Model, names: Names, node: ir.Node, index: int, array: np.ndarray) -> ir.Value:
-    """Let a node read an array in place of its constant; other readers of the constant are unchanged.
+    """Let a node read an array in place of its constant; see :func:`write_tensor`."""
+    tensor = ir.tensor(np.ascontiguousarray(array), dtype=facts.dtype(node.inputs[index]))
+    return write_tensor(model, names, node, index, tensor)
+
+
+def write_tensor(model: ir.Model, names: Names, node: ir.Node, index: int, tensor: ir.TensorProtocol) -> ir.Value:
+    """Let a node read a tensor in place of its constant; other readers of the constant are unchanged.
 
     Returns:
         The new initializer, which has the old name if no other node reads the old constant.
@@ -208,9 +215,9 @@ def write_constant(model: ir.Model, names: Names, node: ir.Node, index: int, arr
     if sole:
         del model.graph.initializers[str(old.name)]
     name = str(old.name) if sole else names.fresh(f"{old.name}_pruned")
-    dtype = facts.dtype(old)
-    tensor = ir.tensor(np.ascontiguousarray(array), dtype=dtype, name=name)
-    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+    tensor.name = name
+    shape = ir.Shape(list(cast("Iterable[int]", tensor.shape)))
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
     model.graph.register_initializer(value)
     replace_constant(model, node, index, value)
     return value

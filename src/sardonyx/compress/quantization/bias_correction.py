@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +15,9 @@ from sardonyx.compress.quantization.writer import Writer
 from sardonyx.rewrite.analysis import facts
 
 _CORRECTED = ("Conv", "Gemm", "MatMul")
+
+_CHUNK = 1 << 20
+"""Elements of a weight that are converted at once."""
 
 
 def has_corrected_mean(site: WeightSite) -> bool:
@@ -50,11 +54,22 @@ def mean_error(
     error = np.zeros(site.channels)
     if site.node.op_type not in _CORRECTED or site.is_batched:
         return error
-    integers = weight.dequantized()
-    for matrix, row in ((site.weight - integers, mean), (integers, shift)):
-        if row is not None:
-            error = error + (site.matrix(matrix).astype(np.float64) @ row[..., None]).reshape(-1)
+    integers, floats = site.matrix(weight.dequantized()), site.matrix(site.weight)
+    rows = error.reshape(len(integers), -1)
+    for part in _parts(integers):
+        quantized = integers[:, part].astype(np.float64)
+        if mean is not None:
+            rows[:, part] += ((floats[:, part] - quantized) @ mean[..., None])[..., 0]
+        if shift is not None:
+            rows[:, part] += (quantized @ shift[..., None])[..., 0]
     return error
+
+
+def _parts(matrices: np.ndarray) -> Iterator[slice]:
+    """Yield ranges of the rows of matrices of shape [groups, rows, depth] that are small beside a large weight."""
+    step = max(_CHUNK // max(matrices[:, :1].size, 1), 1)
+    for first in range(0, matrices.shape[1], step):
+        yield slice(first, first + step)
 
 
 def write_bias(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +24,7 @@ from sardonyx.compress.evidence import (
 )
 from sardonyx.compress.evidence.change import MetricChange, metric_change
 from sardonyx.compress.evidence.measurement import measure
+from sardonyx.compress.evidence.outputs import RecordedOutputs
 from sardonyx.compress.quantization.automatic import (
     MOST_CANDIDATES,
     automatic_method,
@@ -41,7 +42,7 @@ from sardonyx.compress.quantization.targets import (
     choose_scheme,
     quantization_target,
 )
-from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
+from sardonyx.compress.samples import Data, Feeds, Preprocess, read_samples, split_samples
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.runtime.session import Session
@@ -173,9 +174,7 @@ def _best(draft: Draft, calibration: str) -> tuple[str, ir.Model, tuple[OutputEr
     """Return the calibration with the best worst output on the judged samples, its model, and the errors."""
     if not draft.judged:
         return "", draft.write(""), ()
-    session = _judged_session(draft, draft.source)
-    judged = stacked_samples(session, draft.judged) if _is_interpreted(draft) else draft.judged
-    original = record_outputs(session, judged)
+    judged, original = _recorded(draft, _judged_session(draft, draft.source))
     if draft.mode != "static":
         result = draft.write("")
         return "", result, output_errors(original, result, judged)
@@ -200,8 +199,7 @@ def _best_nodes(
     """
     session = _judged_session(draft, draft.source, evaluate)
     before = None if evaluate is None else measure(session, evaluate)
-    judged = stacked_samples(session, draft.judged) if _is_interpreted(draft, evaluate) else draft.judged
-    original = record_outputs(session, judged)
+    judged, original = _recorded(draft, session, evaluate)
     del session
     selection = draft.selection(calibration)
     if selection is not None and not selection.is_excellent:
@@ -224,6 +222,17 @@ def _best_nodes(
         draft.notes.append(choice.note)
         draft.expected = choice.after
     return calibration, result, output_errors(original, session, judged), change
+
+
+def _recorded(
+    draft: Draft, session: Session, evaluate: Evaluate | None = None
+) -> tuple[Sequence[Feeds], RecordedOutputs]:
+    """Return the judged samples, stacked where these are interpreted, and the outputs of a session on these.
+
+    The session is not held: its copy of the weights is free before the next model is written.
+    """
+    judged = stacked_samples(session, draft.judged) if _is_interpreted(draft, evaluate) else draft.judged
+    return judged, record_outputs(session, judged)
 
 
 def _judged_session(draft: Draft, model: ir.Model, evaluate: Evaluate | None = None) -> Session:

@@ -1,0 +1,79 @@
+"""Memory of compression beside the bytes of a large file, whose weights are mapped."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import sardonyx
+
+LAYERS, WIDTH = 12, 1024
+BYTES = 4 * LAYERS * WIDTH**2
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A model of twelve products, 48 MiB of weights in a file beside it."""
+    rng = np.random.default_rng(0)
+    weights, nodes, x = [], [], "x"
+    for number in range(LAYERS):
+        array = (rng.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32)
+        weights.append(numpy_helper.from_array(array, f"w{number}"))
+        y = "y" if number == LAYERS - 1 else f"r{number}"
+        nodes += [helper.make_node("MatMul", [x, f"w{number}"], [f"m{number}"])]
+        nodes += [helper.make_node("Relu", [f"m{number}"], [y])]
+        x = y
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", WIDTH]) for name in "xy"]
+    graph = helper.make_graph(nodes, "products", values[:1], values[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save_model(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    return tmp_path / "m.onnx"
+
+
+def samples() -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(1)
+    return [{"x": rng.standard_normal((1, WIDTH)).astype(np.float32)} for _ in range(4)]
+
+
+def memory(compress: Callable[[], Any]) -> tuple[float, float]:
+    """Return the memory of a result, and the peak, over the bytes of the weights."""
+    tracemalloc.start()
+    try:
+        result = compress()
+        held, peak = tracemalloc.get_traced_memory()
+        del result
+    finally:
+        tracemalloc.stop()
+    return held / BYTES, peak / BYTES
+
+
+def test_zeros_by_magnitude_hold_a_bit_per_weight(path: Path, tmp_path: Path) -> None:
+    result = sardonyx.prune(path, sparsity=0.5)
+    held, peak = memory(lambda: sardonyx.prune(path, sparsity=0.5))
+    assert held < 0.2 and peak < 1.3
+    result.save(tmp_path / "sparse.onnx")
+    model = onnx.load(tmp_path / "sparse.onnx")
+    for one in model.graph.initializer:
+        array = numpy_helper.to_array(one)
+        assert np.count_nonzero(array) == array.size // 2
+    first, second = (
+        sardonyx.Session(one).run(None, samples()[0])[0] for one in (tmp_path / "sparse.onnx", result.model)
+    )
+    np.testing.assert_allclose(first, second, rtol=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_integer_weights_are_written_one_by_one(path: Path, weights: str) -> None:
+    assert memory(lambda: sardonyx.quantize(path, weights=weights))[1] < 1.3
+
+
+def test_static_integers_are_written_without_a_program_in_memory(path: Path) -> None:
+    """The program that observes or judges holds a copy of the weights, which is free when a model is written."""
+    assert memory(lambda: sardonyx.quantize(path, samples(), method="nearest", calibration="minmax"))[1] < 1.5
