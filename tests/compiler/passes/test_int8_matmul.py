@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.compiler.elementwise import TARGETS
 from tests.core.programs import computed
 
+from sardonyx.compiler.passes.canonicalize import canonicalize
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED, host
 from sardonyx.compiler.tiling.int8_forms import forms
@@ -235,8 +236,27 @@ CONVOLUTIONS = [
     (t.UINT8, 3, 20, 1, 3, 2, 1, 1, 0), (t.UINT8, 16, 16, 1, 1, 1, 1, 0, 9), (t.UINT8, 17, 33, 1, 3, 1, 1, 1, 200),
     (t.INT8, 24, 2, 1, 3, 1, 2, 2, -5), (t.INT8, 40, 70, 1, 3, 1, 1, 1, -128), (t.UINT8, 32, 32, 4, 3, 1, 1, 1, 1),
     (t.UINT8, 20, 20, 20, 3, 1, 1, 1, 0), (t.INT8, 20, 20, 20, 5, 2, 1, 2, 0), (t.UINT8, 33, 33, 33, 3, 1, 1, 1, 128),
-    (t.UINT8, 6, 12, 2, 3, 1, 1, 1, 3),
+    (t.UINT8, 6, 12, 2, 3, 1, 1, 1, 3), (t.UINT8, 1, 6, 1, 3, 1, 1, 1, 7), (t.INT8, 2, 1, 1, 5, 2, 1, 2, 3),
+    (t.UINT8, 8, 3, 1, 1, 1, 1, 0, 200), (t.INT8, 40, 1, 1, 3, 1, 1, 1, -128),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "window", "form"),
+    [(1, 8, 3, "FLOAT"), (2, 1, 7, "FLOAT"), (8, 3, 1, "FLOAT"), (32, 1, 3, "FLOAT"), (8, 8, 3, "UINT8")],
+)
+def test_images_of_few_channels_and_filters_are_multiplied_as_floats(
+    channels: int, filters: int, window: int, form: str
+) -> None:
+    weights = codes(np.random.default_rng(0), t.INT8, (filters, channels, window, window)) // 4
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        w = L.cast(constant(weights, t.INT8), t.INT32)
+        return [L.convolve(L.cast(x, t.INT32), w, strides=[1, 1], padding=[(0, 0), (0, 0)])]
+
+    function = canonicalize(trace("f", body, [TensorType(t.UINT8, (1, channels, 9, 40))]), NAMED["avx512vnni"])
+    (image,) = (value.operands[0] for value in function.values if value.op == "convolve")
+    assert image.type.dtype.name == form  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("target", TARGETS)

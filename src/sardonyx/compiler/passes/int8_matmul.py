@@ -27,7 +27,7 @@ from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.gemm import choose_gemm
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem
-from sardonyx.compiler.tiling.int8_forms import Form, forms
+from sardonyx.compiler.tiling.int8_forms import Form, forms, suits_planes
 from sardonyx.core.eval.tensor import FOLDED_ELEMENTS, Tensor, apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
@@ -375,17 +375,20 @@ def _suits_floats(source: Quantized, weights: _Weights, params: Mapping[str, Any
 
     Float32 holds all sums, and these images have no algorithm but products and sums:
 
-    - few channels: blocks of bytes would have more zeros than channels;
+    - few channels or filters: lanes of bytes would have more zeros than channels;
     - of a depthwise kernel, which multiplies floats, codes less a zero point that the call computes: integers would be
       converted again for each row of the window.
     """
-    groups, filters, channels, *window = weights.numbers.shape
-    depth = channels * math.prod(window)
-    if set(params["base_dilation"]) != {1} or depth * _WIDEST * weights.largest >= 1 << 24:
+    groups, filters, channels, *window = map(int, weights.numbers.shape)
+    magnitudes = np.abs(weights.numbers.astype(np.int64)).sum(tuple(range(2, weights.numbers.ndim)))
+    if set(params["base_dilation"]) != {1} or int(magnitudes.max(initial=0)) * _WIDEST >= 1 << 24:
         return False
     if groups > 1:
         return channels == filters == 1 and source.zero is not None and not source.zero.is_constant
-    return target.saturates and channels <= min(costs.MOST_PLANES, target.lanes(32) - 1)
+    if target.saturates:
+        return bool(channels <= min(costs.MOST_PLANES, target.lanes(32) - 1))
+    width = shape_of(source.codes)[-1]
+    return suits_planes(channels, filters, math.prod(window), width if isinstance(width, int) else None, target)
 
 
 def _without_pad(source: Quantized, params: Mapping[str, Any]) -> tuple[Quantized, Mapping[str, Any]]:

@@ -170,6 +170,12 @@ MOST_PLANES = 4
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
 """
 
+MOST_PLANAR_PRODUCTS = 24
+"""Most products of a position for which 1x1 convolutions of codes are planar convolutions of floats; Zen 5."""
+
+FEWEST_PLANAR_COLUMNS = 28
+"""Fewest known columns for which convolutions of codes of two channels are planar convolutions of floats; Zen 5."""
+
 TYPICAL_WIDTHS = (7, 10, 14, 20, 28, 40, 56, 80)
 """Widths of common networks, for which a tile is chosen if the width is open."""
 
