@@ -6,10 +6,10 @@
 
 A model is a chain of products of one size. Sardonyx with weights of few bits, ONNX Runtime with the same model, and
 Sardonyx with float32 weights run in alternation, and so does a read of a large array by as many threads, after which
-the weights come from memory; the minimum of each counts. The share of the bandwidth relates the bytes of codes, scales
-and zero points to the bytes that the threads read of the array in the same time. ONNX Runtime's processor provider has
-no products of bfloat16. ``SARDONYX_TARGET`` names a lesser processor for Sardonyx. Sections ``convolutions`` (chains of
-one layer) and ``models`` compare sessions with
+the weights come from memory; the minimum of each counts, of processor times if there is one thread. The share of the
+bandwidth relates the bytes of codes, scales and zero points to the bytes that the threads read of the array in the same
+time. ONNX Runtime's processor provider has no products of bfloat16. ``SARDONYX_TARGET`` names a lesser processor for
+Sardonyx. Sections ``convolutions`` (layers between pointwise ones) and ``models`` compare sessions with
 ``precision="bf16"`` and sessions of float32.
 """
 
@@ -142,16 +142,17 @@ def _packed(rng: np.random.Generator, form: Form, size: int, layer: int) -> list
     return [numpy_helper.from_array(array, f"{name}{layer}") for name, array in arrays.items()]
 
 
-def least_seconds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Return the least time of each function, in alternation."""
+def least_seconds(runs: dict[str, Callable[[], Any]], rounds: int, threads: int) -> dict[str, float]:
+    """Return the least time of each function, in alternation: processor time with one thread."""
+    clock = time.process_time if threads == 1 else time.perf_counter
     least = dict.fromkeys(runs, float("inf"))
     for run in runs.values():
         run()
     for _ in range(rounds):
         for name, run in runs.items():
-            begin = time.perf_counter()
+            begin = clock()
             run()
-            least[name] = min(least[name], time.perf_counter() - begin)
+            least[name] = min(least[name], clock() - begin)
     return least
 
 
@@ -169,7 +170,7 @@ def measure(
     runs: dict[str, Callable[[], Any]] = {}
     for name, session in sessions.items():
         runs |= {f"read before {name}": read, name: functools.partial(session.run, None, feeds)}
-    least = least_seconds(runs, rounds)
+    least = least_seconds(runs, rounds, threads)
     return {**least, "read": min(seconds for name, seconds in least.items() if name.startswith("read"))}
 
 
@@ -257,8 +258,8 @@ def compare_precisions(section: str, arguments: argparse.Namespace) -> rich.tabl
             form: functools.partial(session.run, None, feeds)
             for form, session in (("float32", floats), ("bf16", narrow))
         }
-        seconds = least_seconds(runs, 2)["bf16"]
-        least = least_seconds(runs, max(arguments.rounds, int(arguments.rounds * 0.01 / seconds)))
+        seconds = least_seconds(runs, 2, arguments.threads)["bf16"]
+        least = least_seconds(runs, max(arguments.rounds, int(arguments.rounds * 0.01 / seconds)), arguments.threads)
         ratios.append(least["float32"] / least["bf16"])
         result.add_row(
             name, *(f"{1e3 * seconds:.3f}" for seconds in least.values()), f"{ratios[-1]:.2f}",

@@ -157,7 +157,7 @@ def tile_costs(
     saturates = dot_width == 4 and target.saturates
     if not blocked:
         inner = max(count for count in range(1, costs.MOST_PLANES + 1) if channels // groups % count == 0)
-    most = min(block_count(filters, lanes), 4)
+    most = min(block_count(filters, lanes), costs.BFLOAT16_MOST_BLOCKS if bfloat16 else 4)
     sums = min(room, target.vector_registers - 4)
     shapes = [(blocks, min(room - blocks, sums) // blocks) for blocks in range(1, most + 1)]
     plain = Tile(lanes, 1, 1, inner, blocked, filters, channels, groups, "direct", dot_width, saturates, bfloat16)

@@ -249,6 +249,14 @@ Trades direct convolutions of bfloat16 for Winograd's of float32, on processors 
 Provenance: Zen 5 (busy), `python benchmarks/low_bits.py --sections convolutions`.
 """
 
+BFLOAT16_MOST_BLOCKS = 2
+"""Most blocks of output channels of a tile of pairs of bfloat16.
+
+Trades weights loaded once for more outputs against weights of a tile that stay in L2 with the image: 512 filters of 512
+channels take 1.00 with 2 blocks, 1.56 with 3 and 1.11 with 4, and no measured layer takes more than 1.03 with 2.
+Provenance: Zen 5 (busy), processor times of ten layers of ResNets and MobileNetV2 with each number of blocks.
+"""
+
 FEWEST_PAIRED_CHANNELS = 8
 """Fewest channels of a convolution of pairs of bfloat16; fewer fill less than half of a block.
 
