@@ -118,6 +118,25 @@ def test_numbers_without_conditions_leave_all_sizes_open(function: Any) -> None:
     assert set(result.report.sizes) == {"batch", "x_1"}
 
 
+def test_printed_numbers_are_no_part_of_the_model() -> None:
+    def printing(x: Any) -> Any:
+        print(f"{x.mean().item():.3f} {x.sum():8.1e} {x.shape[0]:>5}")
+        return x * 2
+
+    result = sardonyx.convert(module_of(printing), (torch.rand(4, 6),))
+    assert (result.report.way, result.report.verdict.status) == ("sardonyx", "proved")
+
+
+def test_the_remedy_of_a_line_without_a_branch_names_no_branch() -> None:
+    def leaving(x: Any) -> Any:
+        return x - torch.from_numpy(x.numpy().mean(0))
+
+    with pytest.raises(ConversionError, match="numpy") as raised:
+        sardonyx.convert(module_of(leaving), (torch.rand(4, 6),))
+    assert "test_numbers_of_python.py" in raised.value.where
+    assert "torch.cond" not in raised.value.remedy
+
+
 def test_a_module_with_int_as_element_type_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "import torch\n\ndef f(x):\n    return torch.zeros(3, dtype=int) + len(x)\n"
     (tmp_path / "with_types.py").write_text(text)

@@ -546,7 +546,10 @@ def refusal(error: Exception, first: Exception | None = None) -> ConversionError
         return ConversionError(problem, where=where, remedy="Compute the result with other operators.")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     problem = f"torch.export refuses the program: {type(error).__name__}: {' '.join(lines[:3])[:400]}"
-    remedy = "Rewrite the branch or loop on data with `torch.cond` or masks."
+    if any(isinstance(one, GuardOnDataDependentSymNode) for one in (own, error)):
+        remedy = "Rewrite the branch or loop on data with `torch.cond` or masks."
+    else:
+        remedy = "Write the line with operators of torch, or leave it out of the module."
     return ConversionError(problem, where=where, remedy=remedy)
 
 

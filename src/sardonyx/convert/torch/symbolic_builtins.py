@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from sardonyx.base.replaced_attributes import replaced
 
@@ -50,6 +51,9 @@ def symbolic_builtins(program: torch.nn.Module) -> Iterator[None]:
                 stack.enter_context(replaced(math, name, _symbolic(name)))
             for name in ("__lt__", "__le__", "__gt__", "__ge__"):
                 stack.enter_context(replaced(torch.SymFloat, name, _with_finite(getattr(torch.SymFloat, name))))
+            for kind in (torch.SymInt, torch.SymFloat, torch.SymBool):
+                stack.enter_context(replaced(kind, "__format__", _text, is_new=True))
+            stack.enter_context(replaced(torch.Tensor, "__format__", _text_of_tensor(torch.Tensor.__format__)))
             yield
     finally:
         for names, name in changed:
@@ -139,6 +143,20 @@ def _symbolic(name: str) -> Callable[..., Any]:
         if others or not isinstance(number, (torch.SymInt, torch.SymFloat)):
             return own(number, *others)
         return function(torch.scalar_tensor(number, dtype=torch.float64)).item()
+
+    return call
+
+
+def _text(number: Any, specification: str) -> str:
+    """Return the name of a symbolic number, in any format: programs print their progress."""
+    return str(number)
+
+
+def _text_of_tensor(own: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+    """Return the formatting of tensors, in any format for those that torch traces."""
+
+    def call(x: Any, specification: str) -> str:
+        return str(x) if isinstance(x, FakeTensor) else own(x, specification)
 
     return call
 
