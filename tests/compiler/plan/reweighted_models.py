@@ -51,6 +51,9 @@ CONVOLUTIONS = """net (float[1, 3, 12, 12] x) => (float[1, 16, 12, 12] y)
     }"""
 PRODUCTS = """net (float[N, 8] x) => (float[N, 8] y) <float[8, 16] w, float[16] b, float[16, 8] v>
     { h = MatMul(x, w) i = Add(h, b) y = MatMul(i, v) }"""
+TRANSPOSED = """net (float[N, 3, 8] x) => (float[N, 3, 8] y) <float[16, 8] w, float[16] b, float[8, 16] v>
+    { t = Transpose<perm = [1, 0]>(w) h = MatMul(x, t) i = Add(h, b) r = Relu(i) u = Transpose<perm = [1, 0]>(v)
+      z = MatMul(r, u) y = Relu(z) }"""
 QUANTIZED = """net (uint8[4, 96] x) => (int32[4, 64] y) <int8[96, 64] w> { y = MatMulInteger(x, w) }"""
 LOOP = """net (float[4, 4] x) => (float[4, 4] y) <int64 n = {3}, bool t = {1}, float[4, 4] w>
     { y = Loop(n, t, x) <body = body (int64 i, bool c, float[4, 4] a) => (bool d, float[4, 4] r)
@@ -58,6 +61,7 @@ LOOP = """net (float[4, 4] x) => (float[4, 4] y) <int64 n = {3}, bool t = {1}, f
 MODELS: dict[str, tuple[str, dict[str, np.ndarray]]] = {
     "convolutions": (CONVOLUTIONS, {"x": RNG.random((1, 3, 12, 12)).astype(np.float32)}),
     "products": (PRODUCTS, {"x": RNG.random((3, 8)).astype(np.float32)}),
+    "transposed": (TRANSPOSED, {"x": RNG.random((2, 3, 8)).astype(np.float32)}),
     "quantized": (QUANTIZED, {"x": RNG.integers(0, 255, (4, 96)).astype(np.uint8)}),
     "loop": (LOOP, {"x": RNG.random((4, 4)).astype(np.float32)}),
 }

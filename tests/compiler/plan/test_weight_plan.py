@@ -12,7 +12,7 @@ from tests.compiler.plan.reweighted_models import drawn, filled, parsed, run, wi
 
 from sardonyx.compiler.executor.thread_pool import pool
 from sardonyx.compiler.kernels.conv.winograd_weights import WeightTransform
-from sardonyx.compiler.plan.packing import Packing, TransformedPacking
+from sardonyx.compiler.plan.packing import Packing, TransformedPacking, in_memory_order
 from sardonyx.compiler.target.description import host
 from sardonyx.compiler.tiling.winograd import transform_weights
 from sardonyx.runtime.compiled import frontend
@@ -50,6 +50,18 @@ def test_a_packed_weight_is_the_moved_weight(
         result, denormal = packed(packing, source)
         np.testing.assert_array_equal(result, move(source))
         assert not denormal
+
+
+@given(st.integers(1, 5), st.integers(1, 33), st.integers(1, 40), st.permutations(range(3)))
+@settings(max_examples=40, deadline=None)
+def test_a_transposed_weight_is_packed_from_its_memory(a: int, b: int, c: int, axes: list[int]) -> None:
+    memory = np.random.default_rng(0).standard_normal((a, b, c)).astype(np.float32)
+    source = memory.transpose(axes)
+    packing = Packing.of(lambda array: np.ascontiguousarray(array.reshape(len(array), -1).T), source, TARGET)
+    own, _ = in_memory_order(source)
+    assert own.flags.c_contiguous and np.shares_memory(own, memory)
+    if packing is not None:
+        np.testing.assert_array_equal(packed(packing, own)[0], source.reshape(len(source), -1).T)
 
 
 def test_memory_of_a_packed_weight_is_not_reused_while_somebody_reads() -> None:
@@ -110,7 +122,7 @@ def test_a_kernel_transforms_weights_to_the_bits_of_numpy(tile: tuple[int, int],
     assert denormal[0]
 
 
-@pytest.mark.parametrize("name", ["convolutions", "products"])
+@pytest.mark.parametrize("name", ["convolutions", "products", "transposed"])
 def test_the_third_weights_are_not_traced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, feeds = filled(name)
     native = NativeModel.compiled(model)

@@ -114,9 +114,15 @@ class Packing:
     Args:
         shape: The shape of the packed weight.
         runs: All blocks.
+        order: See the attribute.
+
+    Attributes:
+        order: The order of the weight's axes from which elements are read: that of memory, see
+            :func:`in_memory_order`.
     """
 
-    def __init__(self, shape: tuple[int, ...], runs: Sequence[Run]) -> None:
+    def __init__(self, shape: tuple[int, ...], runs: Sequence[Run], order: tuple[int, ...]) -> None:
+        self.order = order
         self._runs = [(run, _Tables.of(run)) for run in runs]
         self._memory = RecycledArrays(lambda: aligned_zeros(shape, np.float32))
 
@@ -126,22 +132,24 @@ class Packing:
 
         Args:
             move: Returns elements of an array, and zeros, in another order.
-            source: The weight.
+            source: The weight; other weights are best in the same order of memory.
             target: The processor.
         """
         if source.dtype != np.float32 or not 0 < source.size < _EXACT:
             return None
-        packed = move(np.arange(1, source.size + 1, dtype=np.float32).reshape(source.shape))
+        memory, order = in_memory_order(source)
+        numbers = np.arange(1, source.size + 1, dtype=np.float32).reshape(memory.shape)
+        packed = move(numbers.transpose(np.argsort(order)))
         if packed.dtype != np.float32:
             return None
         runs = _runs(packed.reshape(-1).astype(np.int32) - 1, target.lanes(32))
-        return None if runs is None else cls(packed.shape, runs)
+        return None if runs is None else cls(packed.shape, runs, order)
 
     def packed(self, source: np.ndarray, target: Target, pool: Pool, denormal: np.ndarray) -> np.ndarray:
         """Return the packed form of a weight.
 
         Args:
-            source: The weight, contiguous.
+            source: The weight with its axes in the order of :attr:`order`, contiguous.
             target: The processor.
             pool: The threads.
             denormal: int32 [1]; set to 1 if the weight has a denormal number.
@@ -153,6 +161,19 @@ class Packing:
             arguments[2:8] = tables.addresses
             pool.parallel(code, arguments.ctypes.data, len(run.starts), max(1, _CHUNK // run.size))
         return result
+
+
+def in_memory_order(array: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Return an array with its axes in the order of memory, contiguous, and this order of its axes.
+
+    An array whose elements are not contiguous in any order of axes is copied in its own order.
+    """
+    own = tuple(range(array.ndim))
+    if array.flags.c_contiguous:
+        return array, own
+    order = tuple(sorted(own, key=lambda axis: -array.strides[axis]))
+    memory = array.transpose(order)
+    return (memory, order) if memory.flags.c_contiguous else (np.ascontiguousarray(array), own)
 
 
 class TransformedPacking:

@@ -163,13 +163,14 @@ class WeightPlan:
                 continue
             raise_if_cancelled()
             if key not in self._packings:
-                self._packings[key] = _packing(key, read, compiled.target)
+                self._packings[key] = _packing(key, read, substitution, compiled.target)
             packing = self._packings[key]
             if packing is None:
                 prepared[key] = _prepared(key, substitution)
                 renewed.append(prepared[key])
                 continue
-            source = np.ascontiguousarray(substitution[read[0]].known)
+            known = np.asarray(substitution[read[0]].known)
+            source = np.ascontiguousarray(known.transpose(packing.order) if isinstance(packing, Packing) else known)
             prepared[key] = packing.packed(source, compiled.target, pool, denormal)
         has_denormals = bool(denormal[0]) or holds_denormals(prepared.values() if compiled.has_denormals else renewed)
         return replace(compiled, substitution=substitution, prepared=prepared, has_denormals=has_denormals)
@@ -187,7 +188,9 @@ def _overlapping(weights: Sequence[np.ndarray]) -> set[int]:
     return overlapping
 
 
-def _packing(key: Any, read: Sequence[Value], target: Target) -> Packing | TransformedPacking | None:
+def _packing(
+    key: Any, read: Sequence[Value], substitution: Substitution, target: Target
+) -> Packing | TransformedPacking | None:
     """Return the packing of a prepared constant; None if it is more than one constant in another order."""
     if not isinstance(key, Prepared) or len(read) != 1 or not (key.moves or key.kernel is not None):
         return None
@@ -197,7 +200,9 @@ def _packing(key: Any, read: Sequence[Value], target: Target) -> Packing | Trans
         return TransformedPacking(key.kernel, target)
     if not key.moves or any(value.op not in MOVEMENTS for value in between):
         return None
-    return Packing.of(lambda numbers: _prepared(key, {weight: constant(numbers)}), weight.known, target)
+    # The order of memory of new weights, which rules may have transposed.
+    known = np.asarray(substitution[weight].known)
+    return Packing.of(lambda numbers: _prepared(key, {weight: constant(numbers)}), known, target)
 
 
 def _prepared(key: Any, substitution: Substitution) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compiler.plan.packing import in_memory_order
 from sardonyx.rewrite.weight_digest import Contents
 
 if TYPE_CHECKING:
@@ -30,13 +31,19 @@ class WeightSwap:
         source: The rewritten model.
         plan: The constants of the program as views of tensors.
         tensors: The tensors of the rewritten model, as the program reads them.
+        orders: The order of axes in memory, of each tensor: rules leave transposed views of weights.
         free: Indices of the tensors that may change.
     """
 
     def __init__(
-        self, source: Source, plan: WeightPlan, tensors: Sequence[ir.TensorProtocol], free: Collection[int]
+        self,
+        source: Source,
+        plan: WeightPlan,
+        tensors: Sequence[ir.TensorProtocol],
+        orders: Sequence[tuple[int, ...]],
+        free: Collection[int],
     ) -> None:
-        self._source, self._plan, self._tensors, self._free = source, plan, tensors, free
+        self._source, self._plan, self._tensors, self._orders, self._free = source, plan, tensors, orders, free
 
     @classmethod
     def of(
@@ -56,7 +63,7 @@ class WeightSwap:
             model: The model.
             tensors: The tensors of the rewritten model that were traced.
         """
-        arrays = [_array(tensor) for tensor in tensors]
+        arrays, orders = zip(*(in_memory_order(tensor.numpy()) for tensor in tensors), strict=True)
         plan = after.weight_plan(before, arrays)
         if plan is None:
             return None
@@ -65,7 +72,7 @@ class WeightSwap:
         for candidates in (floats | plan.weights, plan.weights, plan.changed):
             read = source.read(model, candidates)
             if read is not None:
-                return cls(source, plan, tensors, frozenset(candidates) - (read - plan.weights))
+                return cls(source, plan, tensors, orders, frozenset(candidates) - (read - plan.weights))
         return None
 
     def over(
@@ -82,12 +89,15 @@ class WeightSwap:
             if now.dtype != was.dtype or now.shape != was.shape:
                 return None
             if index in self._free:
-                arrays[index] = _array(now)
+                arrays[index] = np.ascontiguousarray(now.numpy().transpose(self._orders[index]))
             elif not contents.equal(was, now):
                 return None
         swapped = program.with_weights(self._plan, arrays)
-        return None if swapped is None else (swapped, WeightSwap(self._source, self._plan, tensors, self._free))
-
-
-def _array(tensor: ir.TensorProtocol) -> np.ndarray:
-    return np.ascontiguousarray(tensor.numpy())
+        return (
+            None
+            if swapped is None
+            else (
+                swapped,
+                WeightSwap(self._source, self._plan, tensors, self._orders, self._free),
+            )
+        )
