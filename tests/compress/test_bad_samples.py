@@ -102,3 +102,35 @@ def test_answers_that_are_not_finite_cannot_be_learned() -> None:
     data[2]["x"][0, 0] = np.inf
     with pytest.raises(EvaluationError, match="sample 2, y: the original computes NaN or infinity"):
         VERBS["fine-tune"](network(), data)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "fine-tune"])
+def test_data_that_raise_are_named(verb: str) -> None:
+    def failing() -> Any:
+        yield samples()[0]
+        raise OSError("disk full")
+
+    with pytest.raises(EvaluationError, match="sample 1: the iterable raised OSError: disk full"):
+        VERBS[verb](network(), failing())
+
+
+EXCLUDING: Mapping[str, Callable[[Any], Any]] = {
+    "quantize": lambda exclude: sardonyx.quantize(network(), exclude=exclude),
+    "prune": lambda exclude: sardonyx.prune(network(), channels=0.3, exclude=exclude),
+    "factorize": lambda exclude: sardonyx.factorize(network(), exclude=exclude),
+    "cluster": lambda exclude: sardonyx.cluster(network(), exclude=exclude),
+}
+
+
+@pytest.mark.parametrize("verb", EXCLUDING)
+def test_a_text_is_one_excluded_name(verb: str) -> None:
+    with pytest.raises(OptionError, match="no operator nobody"):
+        EXCLUDING[verb]("nobody")
+    with pytest.raises(OptionError, match="exclude: expected a collection of names, got 3"):
+        EXCLUDING[verb](3)
+
+
+def test_numbers_that_stand_for_infinity_in_all_samples_are_the_reason() -> None:
+    data = [{"x": np.full_like(one["x"], 1e10)} for one in samples()]
+    with pytest.raises(OptionError, match=r"has a range \(.*: numbers of 10\^8 or more, as for infinity"):
+        sardonyx.quantize(network(), data)

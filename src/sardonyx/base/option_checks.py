@@ -30,6 +30,22 @@ def require_count(value: Any, where: str, *, least: float = 1, limit: int | None
         raise OptionError(f"expected an integer{lowest}{most}, got {_shown(value)}.", where=where)
 
 
+def require_names(value: Any, where: str) -> tuple[str, ...]:
+    """Return the names of an option: a text is one name, not a collection of its letters.
+
+    Args:
+        value: The option.
+        where: Its name.
+
+    Raises:
+        OptionError: The option is no text and no collection of texts.
+    """
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        raise OptionError(f"expected a collection of names, got {_shown(value)}.", where=where)
+    return tuple(names)
+
+
 def require_number(
     value: Any,
     where: str,

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.option_checks import require_names
 from sardonyx.compress.clustering.palette import nearest, palette_of
 from sardonyx.compress.evidence import (
     CompressionResult,
@@ -129,7 +130,7 @@ def cluster(
     infer_shapes(result)
     notes += write_plain_forms(result)
     before = int(to_proto(result).ByteSize())
-    placement = find_placement(result, exclude)
+    placement = find_placement(result, require_names(exclude, "exclude"))
     split = None if data is None else split_samples(read_samples(data, result, preprocess))
     inputs: dict[str, SiteInput] = {}
     if split is not None:

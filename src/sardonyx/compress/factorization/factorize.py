@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.option_checks import require_names
 from sardonyx.compiler.target.description import host
 from sardonyx.compress.evidence import (
     CompressionResult,
@@ -145,7 +146,7 @@ def factorize(
     notes = write_plain_forms(prepared)
     infer_shapes(prepared)
     result = copy_model(prepared)
-    placement = find_placement(result, exclude)
+    placement = find_placement(result, require_names(exclude, "exclude"))
     split = None if data is None else split_samples(read_samples(data, result, preprocess))
     moments: dict[str, np.ndarray] = {}
     samples: list[Mapping[str, Any]] = []

@@ -30,7 +30,7 @@ from sardonyx.compress.float16.convert import (
     private_copy,
 )
 from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel
-from sardonyx.compress.samples import require_iterable, require_numbers
+from sardonyx.compress.samples import items_of, require_numbers
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.model import Loadable
 from sardonyx.rewrite.analysis import facts
@@ -130,8 +130,7 @@ def auto_mixed_precision(
         if inputs is None:
             samples = _draw(source, apart)
         else:
-            require_iterable(inputs, "inputs")
-            samples = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+            samples = [inputs] if isinstance(inputs, Mapping) else list(items_of(inputs, "inputs"))
             for number, sample in enumerate(samples):
                 if not isinstance(sample, Mapping):
                     raise OptionError(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.option_checks import require_names
 from sardonyx.compiler.target.description import host
 from sardonyx.compress.evidence import (
     CompressionResult,
@@ -188,6 +189,7 @@ def prune(
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise OptionError(f"expected at least 1, got {steps!r}.", where="steps")
     require_metric(drop, evaluate)
+    exclude = require_names(exclude, "exclude")
     source = load(model)
     prepared = optimize(source, verify=False, passes=[*exact_passes(), "inline_functions"], growth=0).model
     infer_shapes(prepared)

@@ -188,8 +188,10 @@ class Draft:
             if seen is not None and (site.input is None or site.input.name not in mapped):
                 seen.leave_means()
         if statistics and len(self._unseen) == len(statistics):
+            causes = {"no elements": empty, "numbers of 10^8 or more, as for infinity": masks, "one value": constant}
+            reasons = "; ".join(f"{', '.join(names[:3])}: {cause}" for cause, names in causes.items() if names)
             raise OptionError(
-                "no activation of the samples has a range.", where="data",
+                f"no activation of the samples has a range ({reasons}).", where="data",
                 remedy="Give samples of real inputs: without elements, or of one value, they tell nothing.",
             )  # fmt: skip
 

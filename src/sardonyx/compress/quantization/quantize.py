@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.option_checks import require_names
 from sardonyx.compress.evidence import (
     HELD_OUT,
     Evaluate,
@@ -139,6 +140,7 @@ def quantize(
     is_unsigned = mode == "static" and chosen.activations == "int8" and not engine.reads_joined_signed
     if is_unsigned:
         chosen = replace(chosen, activations="uint8")
+    exclude = require_names(exclude, "exclude")
     source = load(model)
     rounding = _method(method, chosen, mode, weight_elements(source), has_data=data is not None)
     draft = Draft(source, chosen, mode, rounding, exclude, bias_correction, form, engine, opset)

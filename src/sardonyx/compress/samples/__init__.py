@@ -3,7 +3,7 @@
 from sardonyx.compress.samples.missing_values import require_finite, require_numbers
 from sardonyx.compress.samples.numbering import number_of
 from sardonyx.compress.samples.preprocessing import Preprocess
-from sardonyx.compress.samples.reading import Data, Feeds, read_samples, require_iterable
+from sardonyx.compress.samples.reading import Data, Feeds, items_of, read_samples
 from sardonyx.compress.samples.splitting import MOST_JUDGED, Split, split_samples
 
 __all__ = [
@@ -12,10 +12,10 @@ __all__ = [
     "Feeds",
     "Preprocess",
     "Split",
+    "items_of",
     "number_of",
     "read_samples",
     "require_finite",
-    "require_iterable",
     "require_numbers",
     "split_samples",
 ]

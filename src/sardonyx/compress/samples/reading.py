@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -91,14 +92,14 @@ def _items(data: Data, inputs: Sequence[ir.Value]) -> Iterator[Any]:
     if isinstance(data, Mapping):
         yield data
         return
-    require_iterable(data)
-    yield from data
+    yield from items_of(data)
 
 
-def require_iterable(data: object, where: str = "data") -> None:
-    """Refuse what holds no samples.
+def items_of(data: object, where: str = "data") -> Iterator[Any]:
+    """Yield the items of an iterable, such as a generator or a data loader.
 
     Raises:
+        EvaluationError: The iterable raised.
         OptionError: The object is not iterable.
     """
     if not isinstance(data, Iterable):
@@ -107,6 +108,22 @@ def require_iterable(data: object, where: str = "data") -> None:
             where=where,
             remedy="Give arrays by the name of the input.",
         )
+    iterator: Iterator[Any] | None = None
+    for number in itertools.count():
+        try:
+            iterator = iter(data) if iterator is None else iterator
+            item = next(iterator)
+        except StopIteration:
+            return
+        except SardonyxError:
+            raise
+        except Exception as error:
+            raise EvaluationError(
+                f"the iterable raised {type(error).__name__}: {error}",
+                where=f"{where}, sample {number}",
+                remedy="Iterate over the data to see the whole traceback.",
+            ) from error
+        yield item
 
 
 def _rows(data: np.ndarray, shape: ir.Shape) -> Iterator[np.ndarray]:

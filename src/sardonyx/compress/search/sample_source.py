@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.samples import Data, Feeds, Preprocess, Split, read_samples, require_iterable, split_samples
+from sardonyx.compress.samples import Data, Feeds, Preprocess, Split, items_of, read_samples, split_samples
 
 MOST_JUDGED = 16
 """Samples that are held back: every candidate runs on them."""
@@ -39,8 +39,7 @@ class SampleSource:
         self._model, self._preprocess = model, preprocess
         self._data: Data = data
         if not isinstance(data, (str, os.PathLike, Mapping, np.ndarray)):
-            require_iterable(data)
-            self._data = list(data)
+            self._data = list(items_of(data))
         split, digest = self._split(), hashlib.blake2b()
         for sample in split.fitting():
             _add(digest, sample)
