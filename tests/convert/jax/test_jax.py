@@ -102,6 +102,18 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "a known key within a function": (lambda x: jax.random.permutation(jax.random.key(1), x), X),
     "a choice": (lambda x: jax.random.choice(jax.random.key(1), x, (2,), replace=False), X),
     "a seed": (lambda s: jax.random.normal(jax.random.PRNGKey(s), (4,)), np.uint32(5)),
+    "a key of four words": (
+        lambda k: jax.random.normal(jax.random.split(jax.random.wrap_key_data(k, impl="rbg"), 3)[1], (3, 5)),
+        np.array([5, 6, 0xFFFFFFFF, 7], np.uint32),
+    ),
+    "an unsafe key of four words": (
+        lambda k: jax.random.permutation(jax.random.wrap_key_data(k, impl="unsafe_rbg"), X),
+        np.array([1, 2, 3, 4], np.uint32),
+    ),
+    "bytes of a generator": (
+        lambda s: jax.lax.rng_bit_generator(s, (7,), np.uint8),
+        np.array([1, 2, 0xFFFFFFFF, 0xFFFFFFFF], np.uint32),
+    ),
     "a key": (lambda k: jax.random.uniform(jax.random.fold_in(jax.random.split(k)[1], 3), (4,)), jax.random.key(2)),
     "keys of steps": (
         lambda s: lax.scan(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.convert.jax.translation import COMPLEX_RULES, RULES, Context, Rule, is_complex, is_pair
+from sardonyx.convert.jax.translation import COMPLEX_RULES, RULES, Context, Rule, is_complex, is_pair, part_count
 from sardonyx.errors import UnsupportedError
 
 MOVEMENTS = (
@@ -40,22 +40,22 @@ def part(c: Context, x: ir.Value, index: int) -> ir.Value:
     return c.node("Gather", x, c.constant(index, np.int64), axis=-1)
 
 
-def pair(c: Context, real: ir.Value, imaginary: ir.Value) -> ir.Value:
-    """Return complex numbers of two parts."""
+def pair(c: Context, *parts: ir.Value) -> ir.Value:
+    """Return complex numbers of two parts, or keys of words."""
     last = c.ints([-1])
-    return c.node("Concat", c.node("Unsqueeze", real, last), c.node("Unsqueeze", imaginary, last), axis=-1)
+    return c.node("Concat", *(c.node("Unsqueeze", part, last) for part in parts), axis=-1)
 
 
 def _alike(name: str) -> Rule:
     def translate(c: Context, e: Any, *inputs: ir.Value) -> ir.Value:
         parts = []
-        for index in (0, 1):
+        for index in range(part_count(next(atom for atom in (*e.outvars, *e.invars) if is_pair(atom)))):
             operands = [
                 part(c, x, index) if is_pair(variable) else x for x, variable in zip(inputs, e.invars, strict=True)
             ]
             result = RULES[name](c, e, *operands)
             parts.append(result[0] if isinstance(result, (list, tuple)) else result)
-        return pair(c, parts[0], parts[1])
+        return pair(c, *parts)
 
     return translate
 

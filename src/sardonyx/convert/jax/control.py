@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.convert.jax.translation import COMPLEX_RULES, RULES, Context, dtype_of, is_pair, part_type, rule
+from sardonyx.convert.jax.translation import (
+    COMPLEX_RULES,
+    RULES,
+    Context,
+    dtype_of,
+    is_pair,
+    part_count,
+    part_type,
+    rule,
+)
 
 
 def _identities(c: Context, values: list[ir.Value]) -> list[ir.Value]:
@@ -43,7 +52,7 @@ def _chosen(
 
 def _typed(c: Context, name: str, variable: Any, rank: int | None = None) -> ir.Value:
     sizes = [n if isinstance(n, int) else None for n in variable.aval.shape]
-    sizes += [2] if is_pair(variable) else []
+    sizes += [part_count(variable)] if is_pair(variable) else []
     kind = ir.DataType.from_numpy(part_type(variable))
     return ir.Value(name=c.names.fresh(name), type=ir.TensorType(kind), shape=ir.Shape(sizes))
 

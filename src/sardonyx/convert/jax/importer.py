@@ -25,7 +25,7 @@ from sardonyx.convert.jax import (
     special,
     windows,
 )
-from sardonyx.convert.jax.translation import Context, is_key, is_pair, part_type
+from sardonyx.convert.jax.translation import Context, is_key, is_pair, part_count, part_type
 from sardonyx.errors import ConversionError, EvaluationError, OptionError, UnsupportedError
 
 FAMILIES = (
@@ -188,7 +188,7 @@ def _translated(source: Any, options: Options, trials: int) -> Imported:
         output.name = context.names.fresh(f"output_{i}" if len(results) > 1 else "output")
         output.type = ir.TensorType(ir.DataType.from_numpy(part_type(variable)))
         result = [n if isinstance(n, int) else _size_name(n) for n in variable.aval.shape]
-        output.shape = ir.Shape([*result, 2] if is_pair(variable) else result)
+        output.shape = ir.Shape([*result, part_count(variable)] if is_pair(variable) else result)
         outputs.append(output)
     graph = context.graph(inputs, outputs, getattr(source, "__name__", type(source).__name__))
     graph.opset_imports[""] = max(OPSET, *context.opsets, 0)

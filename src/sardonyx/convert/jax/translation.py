@@ -278,8 +278,13 @@ def source_line(equation: Any) -> str:
 
 
 def is_pair(atom: Any) -> bool:
-    """Return True for a variable whose elements are pairs on a last axis: complex numbers or keys."""
+    """Return True for a variable whose elements have a last axis: pairs of complex numbers, or words of keys."""
     return is_complex(atom) or is_key(atom.aval)
+
+
+def part_count(atom: Any) -> int:
+    """Return the size of the last axis of a variable's elements: 2, or the number of words of a key."""
+    return int(atom.aval.dtype._impl.key_shape[0]) if is_key(atom.aval) else 2
 
 
 def part_type(atom: Any) -> Any:
