@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from sardonyx.base.gc_pause import collector_paused
-from sardonyx.errors import ExternalDataError, InvalidModelError, ModelFileError
+from sardonyx.errors import ExternalDataError, InvalidModelError, ModelFileError, OptionError
 from sardonyx.model import SparseTensor, from_proto, load, save, to_proto, wire
 from tests.model.samples import serialize, small, sparse
 
@@ -250,3 +251,9 @@ def test_the_collector_stays_enabled_after_concurrent_loads(monkeypatch: pytest.
         assert is_enabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("source", [None, 5, ["m.onnx"]])
+def test_what_is_no_model_is_named(source: Any) -> None:
+    with pytest.raises(OptionError, match="model: expected a path, bytes,"):
+        load(source)

@@ -14,7 +14,14 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from sardonyx.base.gc_pause import collector_paused
-from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, TextFormatError, UnsupportedError
+from sardonyx.errors import (
+    InvalidModelError,
+    ModelFileError,
+    OptionError,
+    SardonyxError,
+    TextFormatError,
+    UnsupportedError,
+)
 from sardonyx.model.carry import KEY, Head
 from sardonyx.model.external import Folder, MappedFile, open_file, plain_text_refusal, read_reference
 from sardonyx.model.reader import Reader
@@ -80,6 +87,7 @@ def load(source: Loadable, *, skip_external: SkipExternal | None = None) -> ir.M
         TextFormatError: A text form does not parse.
         InvalidModelError: The graph breaks ONNX's rules in a way that a Model cannot hold, e.g. two values of one name.
         UnsupportedError: The file is in ONNX Runtime's own format (``.ort``).
+        OptionError: The source is of another type.
     """
     if isinstance(source, ir.Model):
         return source
@@ -89,6 +97,11 @@ def load(source: Loadable, *, skip_external: SkipExternal | None = None) -> ir.M
         if (format := _text_format(source[:_SNIFFED], "")) is not None:
             return from_proto(_parse_text(source, format, "the text"))
         return _read(memoryview(source), "", None, None)
+    if not isinstance(source, (str, os.PathLike)):
+        raise OptionError(
+            f"expected a path, bytes, an onnx.ModelProto or an onnx_ir.Model, got {type(source).__name__}.",
+            where="model",
+        )
     path = Path(source)
     file = open_file(path)
     contents = file.view()
