@@ -193,3 +193,26 @@ def test_convolutions_stay_in_float32_until_the_error_is_within_the_tolerance(mo
 
 def test_other_sessions_have_no_report() -> None:
     assert sardonyx.Session(network(), compile="off").precision is None
+
+
+def test_the_last_convolutions_are_rounded_if_the_first_are_too_inexact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Differences of almost equal images of the first convolution lose digits; those of the last one do not."""
+    monkeypatch.setattr(compression, "host", lambda: FAST)
+    rng = np.random.default_rng(0)
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        net (float[1, 64, 8, 8] x) => (float[1, 64, 8, 8] y) {
+            a = Conv (x, first)
+            b = Sub (a, near)
+            y = Conv (b, last)
+        }"""
+    model = onnx.parser.parse_model(text)
+    first = rng.standard_normal((64, 64, 1, 1), np.float32)
+    last = rng.standard_normal((64, 64, 1, 1), np.float32)
+    x = rng.standard_normal((1, 64, 8, 8), np.float32)
+    near = (
+        np.einsum("mc,nchw->nmhw", first[:, :, 0, 0], x) + rng.standard_normal((1, 64, 8, 8)).astype(np.float32) / 100
+    )
+    for name, array in (("first", first), ("last", last), ("near", near)):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    session = sardonyx.Session(model, precision="bf16", precision_data=[{"x": x}])
+    assert rounded(session) == ["last"]

@@ -45,6 +45,9 @@ _SECONDS = 0.3
 _MARGIN = 0.97
 """A compressed form is chosen if a run takes less than this share of the time of the model as given."""
 
+_Candidate = tuple[ir.Model, float, Session]
+"""A model with its error and session."""
+
 _FIRST_OPSET = 13
 """The first standard operator set with bfloat16."""
 
@@ -167,35 +170,29 @@ class _Trial:
         answers = [self._answers(session, feeds) for feeds in self.samples]
         return max(output_error(*pair) for pair in zip(self.expected, answers, strict=True)), session
 
-    def _bfloat16(self, convolutions: int | None = None) -> ir.Model:
-        """Return the model in bfloat16: products by weights, and the first convolutions that are faster, or all."""
+    def _bfloat16(self, convolutions: slice = slice(None)) -> ir.Model:
+        """Return the model in bfloat16: products by weights, and all or some of the convolutions that are faster."""
         converted = convert_bfloat16(self._optimized, keep_io_types=True, node_block_list=_others(self._optimized))
         model = converted.model
-        round_operands(model, self._faster_convolutions(model)[:convolutions])
+        round_operands(model, self._faster_convolutions(model)[convolutions])
         return model
 
     def _faster_convolutions(self, model: ir.Model) -> list[ir.Node]:
         infer_shapes(model, strict=False)
         return faster_convolutions(model, host(), thread_count(self.options.threads))
 
-    def _mixed(self) -> tuple[ir.Model, float, Session]:
+    def _mixed(self) -> _Candidate:
         """Return a model in bfloat16 whose error is within the tolerance, if there is one, with error and session.
 
-        All products and as many of the first convolutions as the tolerance permits; else some of the products.
+        All products and as many of the first or of the last convolutions as the tolerance permits; else some of the
+        products.
         """
-        tolerance = self.options.precision_tolerance
-        least, most = 0, len(self._faster_convolutions(self._optimized))
-        if most:
-            best = self._trial(0)
-            while best[1] <= tolerance and most - least > 1:
-                count = (least + most) // 2
-                trial = self._trial(count)
-                if trial[1] <= tolerance:
-                    best, least = trial, count
-                else:
-                    most = count
-            if best[1] <= tolerance:
-                return best
+        tolerance, total = self.options.precision_tolerance, len(self._faster_convolutions(self._optimized))
+        if total and (none := self._trial(slice(0)))[1] <= tolerance:
+            count, best = self._most_convolutions(total, lambda count: slice(count), (0, none))
+            if 2 * count < total:
+                _, best = self._most_convolutions(total, lambda count: slice(total - count, None), (count, best))
+            return best
         optimized = self._optimized
         mixed = auto_mixed_precision(
             optimized, list(self.samples), tolerance, dtype="bfloat16", keep_io_types=True,
@@ -203,7 +200,27 @@ class _Trial:
         )  # fmt: skip
         return mixed.model, *self._error(mixed.model)
 
-    def _trial(self, convolutions: int) -> tuple[ir.Model, float, Session]:
+    def _most_convolutions(
+        self, total: int, part: Callable[[int], slice], best: tuple[int, _Candidate]
+    ) -> tuple[int, _Candidate]:
+        """Return the largest part of the convolutions within the tolerance, by bisection, that is larger than the best.
+
+        Args:
+            total: The number of convolutions, of which all are above the tolerance.
+            part: Returns the part of a number of convolutions.
+            best: The largest number so far, and its candidate.
+        """
+        most = total
+        while most - best[0] > 1:
+            count = (best[0] + most) // 2
+            trial = self._trial(part(count))
+            if trial[1] <= self.options.precision_tolerance:
+                best = count, trial
+            else:
+                most = count
+        return best
+
+    def _trial(self, convolutions: slice) -> _Candidate:
         model = self._bfloat16(convolutions)
         return model, *self._error(model)
 
