@@ -69,6 +69,7 @@ def _required(kind: Any) -> dict[str, Any] | None:
 
 
 def _defaults() -> None:
+    from sklearn.linear_model import LogisticRegression
     from sklearn.utils import all_estimators
 
     data: dict[str, tuple[Any, Any]] = {
@@ -109,6 +110,7 @@ def _defaults() -> None:
         if arguments is not None:
             arguments |= {"n_components": 3} if name.endswith("RandomProjection") else {}
             arguments |= {"novelty": True} if name == "LocalOutlierFactor" else {}
+            arguments |= {"estimator": LogisticRegression()} if name == "SelfTrainingClassifier" else {}
         if arguments is None:
             continue
         target = LABELS if hasattr(kind, "predict_proba") or "Classifier" in name else TARGET
@@ -483,7 +485,7 @@ def _targets() -> None:
             linear_model.Lasso(), max_features=0.5, n_estimators=4, bootstrap_features=True
         ),
     )
-    add("forest-outliers", lambda: ensemble.IsolationForest(10, contamination=0.1, max_features=2))
+    add("forest-outliers", lambda: ensemble.IsolationForest(n_estimators=10, contamination=0.1, max_features=2))
     add("neighbour-outliers", lambda: neighbors.LocalOutlierFactor(novelty=True, n_neighbors=5, contamination=0.1))
     add(
         "support-outliers",
