@@ -39,6 +39,7 @@ from sardonyx.ops.core_values import array_constant
 from sardonyx.ops.file_facts import Known, initializer_facts, may_affect_sizes, symbolic_type
 from sardonyx.ops.graph import Frame, PreparedGraph, Preparer, Step, apply_operator, attributes_in, node_label
 from sardonyx.ops.registry import canonical
+from sardonyx.ops.trace_cache import TraceCache
 
 UNNAMED = ("?", "unk__")
 """Prefixes of names that inference, here or in other tools, gives to unknown sizes."""
@@ -48,7 +49,6 @@ _positions = itertools.count(1 << 16)
 
 Quantities that a definition reads from an operand at run time, such as a size, are thereby distinct for each operand.
 """
-_MAX_CACHED = 1 << 15
 
 _RANKS = range(7)
 """Ranks at which a node is traced if the rank of an input is open."""
@@ -61,7 +61,7 @@ MAX_SIZE = (1 << 63) - 1
 _ASSUMED_SIZES = tuple(tuple(Dim.symbol(f"{DEFINED}{mark}{axis}") for axis in _RANKS) for mark in "ab")
 """Symbolic sizes of inputs of open rank, for as many inputs as are traced at all ranks."""
 
-_trace_cache: dict[tuple[Any, ...], tuple[tuple[Known, ...], frozenset[str]]] = {}
+_trace_cache: TraceCache[tuple[tuple[Known, ...], frozenset[str]]] = TraceCache(1 << 11, 1 << 23)
 """Results of nodes and their run-time sizes, by operator, attributes and input facts, for all models."""
 
 
@@ -222,9 +222,8 @@ class Inference:
             # A quantity read from a value has one symbol for all readers: the next node must get these very symbols.
             if new and _rank_cases(inputs) is None:
                 return self._rename_generated(results)
-            if len(_trace_cache) >= _MAX_CACHED:
-                _trace_cache.clear()
-            entry = _trace_cache[key] = results, new
+            entry = results, new
+            _trace_cache.put(key, entry, (*inputs, *results))
         results, new = entry
         return _substitute(results, {symbol: self._open_size() for symbol in sorted(new)}) if new else results
 
