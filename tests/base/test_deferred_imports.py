@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
+
+from sardonyx.base.deferred_imports import imported_module
 
 
 def run(source: str) -> str:
@@ -84,3 +90,18 @@ with deferred(("importlib.metadata",)):
         print(error.name)
 """
     assert run(source) == "no-such-distribution"
+
+
+def test_a_module_that_another_thread_imports_is_returned_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_module.py").write_text("import time; BEGUN = True; time.sleep(0.3); REGISTRY = {}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert imported_module("slow_module") is None
+    thread = threading.Thread(target=importlib.import_module, args=("slow_module",))
+    thread.start()
+    while not hasattr(sys.modules.get("slow_module"), "BEGUN"):
+        time.sleep(0.001)
+    assert imported_module("slow_module").REGISTRY == {}
+    thread.join()
+    del sys.modules["slow_module"]

@@ -122,3 +122,12 @@ def defer_imports() -> None:
     """Defer imports of the packages in the table that are not imported yet."""
     if not all(name in sys.modules for name in _DEFERRED):
         sys.meta_path.insert(0, _Finder())
+
+
+def imported_module(name: str) -> ModuleType | None:
+    """Return a module that is in memory; None if no thread has begun to import the module.
+
+    Args:
+        name: The full name of the module. If another thread imports the module now, the function waits for the end.
+    """
+    return importlib.import_module(name) if name in sys.modules else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ from sardonyx.base import background_threads, signature_policy
 from sardonyx.base.artifact_store import Store, digest, is_guarded, store, user_store
 from sardonyx.base.blake import blake2b
 from sardonyx.base.cpu_count import thread_count
+from sardonyx.base.deferred_imports import imported_module
 from sardonyx.base.encrypted_files import is_encrypted
 from sardonyx.base.hooks import hook
 from sardonyx.base.thread_priority import lower_priority
@@ -261,12 +261,12 @@ def _is_standard() -> bool:
 
     Registries that no module has imported yet hold nothing of the user.
     """
-    if (registry := sys.modules.get("sardonyx.ops.registry")) is not None and registry.user_operators():
+    if (registry := imported_module("sardonyx.ops.registry")) is not None and registry.user_operators():
         return False
     modules: set[str] = set()
-    if (language := sys.modules.get("sardonyx.rewrite.language")) is not None:
+    if (language := imported_module("sardonyx.rewrite.language")) is not None:
         modules.update(rule.module for rules in language.REGISTRY.values() for rule in rules)
-    if (sweep := sys.modules.get("sardonyx.rewrite.sweep")) is not None:
+    if (sweep := imported_module("sardonyx.rewrite.sweep")) is not None:
         modules.update(entry.rule.module for entry in sweep.SWEEPS.values())
     return all(module.startswith(_PACKAGE) for module in modules)
 
