@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
+import sardonyx
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import ExternalDataError, InvalidModelError, ModelFileError, OptionError
 from sardonyx.model import SparseTensor, from_proto, load, save, to_proto, wire
@@ -254,6 +256,7 @@ def test_the_collector_stays_enabled_after_concurrent_loads(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("source", [None, 5, ["m.onnx"]])
-def test_what_is_no_model_is_named(source: Any) -> None:
+@pytest.mark.parametrize("function", [load, sardonyx.check, sardonyx.Session])
+def test_what_is_no_model_is_named(function: Callable[[Any], object], source: Any) -> None:
     with pytest.raises(OptionError, match="model: expected a path, bytes,"):
-        load(source)
+        function(source)

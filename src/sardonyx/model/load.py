@@ -97,12 +97,7 @@ def load(source: Loadable, *, skip_external: SkipExternal | None = None) -> ir.M
         if (format := _text_format(source[:_SNIFFED], "")) is not None:
             return from_proto(_parse_text(source, format, "the text"))
         return _read(memoryview(source), "", None, None)
-    if not isinstance(source, (str, os.PathLike)):
-        raise OptionError(
-            f"expected a path, bytes, an onnx.ModelProto or an onnx_ir.Model, got {type(source).__name__}.",
-            where="model",
-        )
-    path = Path(source)
+    path = path_of(source)
     file = open_file(path)
     contents = file.view()
     folder = Folder(path, file)
@@ -115,6 +110,20 @@ def load(source: Loadable, *, skip_external: SkipExternal | None = None) -> ir.M
     if (decrypted := folder.decrypted) is not None:
         model.meta[DECRYPTED] = decrypted
     return model
+
+
+def path_of(source: object) -> Path:
+    """Return the path that is passed as a model.
+
+    Raises:
+        OptionError: The argument is no path.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        raise OptionError(
+            f"expected a path, bytes, an onnx.ModelProto or an onnx_ir.Model, got {type(source).__name__}.",
+            where="model",
+        )
+    return Path(source)
 
 
 def data_file_locations(contents: Contents, file: MappedFile) -> dict[str, str]:

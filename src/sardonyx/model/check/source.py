@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,7 +17,7 @@ from sardonyx.model import external, wire
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.scopes import MAX_DEPTH, scopes
-from sardonyx.model.load import Loadable, load
+from sardonyx.model.load import Loadable, load, path_of
 from sardonyx.model.save import to_proto
 
 MAX_MESSAGE_BYTES = 2**31 - 1
@@ -109,6 +108,7 @@ def open_source(source: Loadable) -> Source:
 
     Raises:
         ModelFileError: The file is missing, or not an ONNX model at all.
+        OptionError: The source is of another type.
     """
     if isinstance(source, onnx.ModelProto):
         return Source(source)
@@ -116,7 +116,7 @@ def open_source(source: Loadable) -> Source:
         return _open_model(source)
     if isinstance(source, bytes):
         return _open_bytes(source) or _open_model(load(source))
-    path = Path(source)
+    path = path_of(source)
     file = external.open_file(path)
     opened = _open_bytes(file.view())
     if opened is None:

@@ -99,8 +99,7 @@ class ModelSource:
             from sardonyx.model.node_order import load_sorted
 
             self.require_state()
-            assert self._source is not None
-            self._model = load_sorted(self._source)
+            self._model = load_sorted(self._source)  # type: ignore[arg-type]  # What is no model is refused there.
             if signature_policy.is_active():
                 files = {id(file): file for tensor in _tensors(self._model) if (file := getattr(tensor, "file", None))}
                 self.require_signed(list(files.values()))
