@@ -424,6 +424,9 @@ def main() -> int:
         samples.append(sample)
         if number % 60 == 0:
             print(f"{number // 60:3} min  {sample / 1e6:8.1f} MB  {sum(soak.counts.values()):>9,} acts", flush=True)
+    if not samples:
+        print(json.dumps({"errors": soak.errors, "flat": False}))
+        return 1
     warm, last = growth(samples)
     flat = last <= warm * (1 + GROWTH)
     report = {

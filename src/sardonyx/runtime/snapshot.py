@@ -38,6 +38,11 @@ class Snapshot:
         return self._version.revision
 
     @property
+    def commit(self) -> int:
+        """The number of the latest edit in the session's history that the version contains; 0 without an edit."""
+        return self._version.commit
+
+    @property
     def model(self) -> ir.Model:
         """The model; callers must not change it."""
         return self._version.model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ import pytest
 
 from sardonyx import Session
 from sardonyx.errors import SardonyxError
+from sardonyx.runtime.editing.history import History
 
 ROWS = 24
 
@@ -152,3 +154,41 @@ def test_an_array_may_change_after_its_publication() -> None:
         for array in new.values():
             array[...] = 7
         np.testing.assert_array_equal(session.run(None, x)[0], expected)
+
+
+def test_a_model_whose_only_weight_is_folded_away_takes_others() -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[N, 16] x) => (float[N, 16] y)
+        <float factor = {1.0}> { h = Tanh(x) y = Mul(h, factor) }"""
+    session = Session(onnx.parser.parse_model(text), compile="wait", threads=1)
+    x = np.linspace(-2, 2, 32, dtype=np.float32).reshape(2, 16)
+    for factor in (2, 1, 1, 3, 1):
+        session.update_weights({"factor": np.float32(factor)})
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], factor * np.tanh(x), rtol=1e-4, atol=1e-6)
+
+
+def test_a_version_tells_its_latest_edit_when_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(network(), compile="wait", threads=1)
+    x = np.ones((1, ROWS), np.float32)
+    answers: list[tuple[int, float]] = []
+
+    def answer() -> None:
+        snapshot = session.snapshot()
+        answers.append((snapshot.commit, float(snapshot.run(None, {"x": x})[0][0, 0])))
+
+    add = History.add
+
+    def slow_add(*arguments: Any) -> None:
+        answer()  # The new version answers, and the history does not list the edit yet.
+        add(*arguments)
+
+    monkeypatch.setattr(History, "add", slow_add)
+    answer()
+    for number in (2, 3, 4):
+        session.update_weights(weights(number))
+        answer()
+    session.undo()
+    answer()
+    session.update_weights(weights(5))
+    answer()
+    assert [commit for commit, _ in answers] == [0, 1, 1, 2, 2, 3, 3, 2, 4, 4]
+    assert all(len({value for commit, value in answers if commit == one}) == 1 for one in range(5))

@@ -63,7 +63,8 @@ class WeightSwap:
             model: The model.
             tensors: The tensors of the rewritten model that were traced.
         """
-        arrays, orders = zip(*(in_memory_order(tensor.numpy()) for tensor in tensors), strict=True)
+        ordered = [in_memory_order(tensor.numpy()) for tensor in tensors]
+        arrays, orders = [array for array, _ in ordered], [order for _, order in ordered]
         plan = after.weight_plan(before, arrays)
         if plan is None:
             return None
@@ -93,11 +94,6 @@ class WeightSwap:
             elif not contents.equal(was, now):
                 return None
         swapped = program.with_weights(self._plan, arrays)
-        return (
-            None
-            if swapped is None
-            else (
-                swapped,
-                WeightSwap(self._source, self._plan, tensors, self._orders, self._free),
-            )
-        )
+        if swapped is None:
+            return None
+        return swapped, WeightSwap(self._source, self._plan, tensors, self._orders, self._free)

@@ -53,6 +53,16 @@ class History:
         """The commits that are not undone, as far as they are remembered."""
         return tuple(self._commits)
 
+    @property
+    def next_number(self) -> int:
+        """The number of the next edit."""
+        return self._count + 1
+
+    @property
+    def earlier_number(self) -> int:
+        """The number of the edit before the latest one; 0 if there is none."""
+        return self._commits[-2].number if len(self._commits) > 1 else 0
+
     def add(
         self, before: ir.Model | WeightedModel | None, after: ir.Model | WeightedModel | None, changes: tuple[str, ...]
     ) -> None:

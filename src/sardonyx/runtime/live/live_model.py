@@ -93,7 +93,7 @@ class LiveModel:
             return self._version_of(draft.model, compile, None if draft.is_structural else before.native)
 
         with collector_paused():
-            self._replace(validated)
+            self._replace(validated, self.history.next_number)
             self.history.add(before.stored_model, draft.model, tuple(draft.changes))
 
     def publish(self, weights: Mapping[str, Any]) -> bool:
@@ -122,7 +122,7 @@ class LiveModel:
             version = None if replaced is None else run_after_calls(lambda: before.reweighted(replaced))
             if version is None:
                 return False
-            self._put(version)
+            self._put(version, self.history.next_number)
             self.history.add(before.stored_model, replaced, (f"update_weights of {len(weights)}",))
             return True
         finally:
@@ -140,7 +140,7 @@ class LiveModel:
             options = dataclasses.replace(self.options, compile=when)
             version = run_after_calls(lambda: ModelVersion(loadable, options))
             after = _model_of(version)
-            before = _earlier_model_of(self._put(version))
+            before = _earlier_model_of(self._put(version, self.history.next_number))
             name = os.fspath(loadable) if isinstance(loadable, (str, os.PathLike)) else type(loadable).__name__
             self.history.add(before, after, (f"reload {name}",))
         finally:
@@ -164,7 +164,7 @@ class LiveModel:
                     return self._version_of(before)
                 return current.reweighted(before) or self._version_of(before.model)
 
-            self._replace(restored)
+            self._replace(restored, self.history.earlier_number)
             return self.history.forget()
         finally:
             self.end()
@@ -203,19 +203,19 @@ class LiveModel:
             version.require_strict_placement()
         return version
 
-    def _replace(self, make: Callable[[], ModelVersion]) -> None:
-        """Let the version of an edit answer from now on."""
+    def _replace(self, make: Callable[[], ModelVersion], commit: int) -> None:
+        """Let the version of an edit, which is its latest commit, answer from now on."""
         if self.options.compiles:
             self._compiled.add(self.version)
         version = run_after_calls(make)
-        self._put(version)
+        self._put(version, commit)
         if not version.compiled:
             self._recompiler.start(lambda: self.version)
 
-    def _put(self, version: ModelVersion) -> ModelVersion:
-        """Let a version answer calls that begin from now on, and return the version before."""
+    def _put(self, version: ModelVersion, commit: int) -> ModelVersion:
+        """Let a version, with its latest commit, answer calls that begin from now on; return the version before."""
         before = self.version
-        version.revision = before.revision + 1
+        version.revision, version.commit = before.revision + 1, commit
         self.version = version
         return before
 

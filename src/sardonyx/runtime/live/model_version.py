@@ -65,6 +65,7 @@ class ModelVersion:
     Attributes:
         options: The options of the session.
         revision: The number of versions of the live model before this one; no two versions share a number.
+        commit: The number of the latest edit that the version contains; 0 without an edit.
         inputs: The inputs that a call must feed.
         outputs: The outputs of the model.
         native: The compiled model; None while there is none.
@@ -138,7 +139,7 @@ class ModelVersion:
 
     def _begin(self, loadable: Loadable | None, options: SessionOptions, weighted: WeightedModel | None = None) -> None:
         self.options = options
-        self.revision = 0
+        self.revision = self.commit = 0
         self.native: NativeModel | None = None
         self.not_compiled = ""
         self.inputs: list[ValueInfo]

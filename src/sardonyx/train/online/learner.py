@@ -270,12 +270,10 @@ class Learner:
 
     def predict(self, feeds: Mapping[str, Any]) -> Answer:
         """Return the outputs of the session and the revision of the weights that computed them."""
-        names = [info.name for info in self._session.get_outputs()]
-        while True:
-            before = self._session_revision()
-            outputs = self._session.run(None, dict(feeds))
-            if self._session_revision() == before:
-                return Answer(dict(zip(names, outputs, strict=True)), before)
+        snapshot = self._session.snapshot()
+        outputs = snapshot.run(None, dict(feeds))
+        names = [info.name for info in snapshot.outputs]
+        return Answer(dict(zip(names, outputs, strict=True)), snapshot.commit)
 
     def _session_revision(self) -> int:
         history = self._session.history
