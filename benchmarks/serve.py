@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import statistics
 import sys
@@ -108,7 +109,9 @@ def measure(arguments: argparse.Namespace, console: rich.console.Console) -> lis
                 load.run(proto, "model", port, clients, max(1, arguments.seconds / 2))
                 before = processor_seconds(group)
                 good, rate, latency = load.run(proto, "model", port, clients, arguments.seconds)
-                cpu = (processor_seconds(group) - before) / max(good, 1) * 1e6
+                used = processor_seconds(group) - before
+                # The time of a process that ended meanwhile is lost.
+                cpu = used / max(good, 1) * 1e6 if used >= 0 else math.nan
                 rows.append({"round": number, "server": server, "proto": proto, "clients": clients,
                              "requests_per_second": rate, "p50_ms": latency, "cpu_us": cpu})  # fmt: skip
     return rows

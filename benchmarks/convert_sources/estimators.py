@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from convert_sources.pipelines import HOLES, MANY, MARKS, TWO
-from convert_sources.tabular import COLOURS, LABELS, NUMBERS, TARGET, TEXTS
+from convert_sources.tabular import COLOURS, LABELS, NUMBERS, TARGET, TEXTS, Builder, fitted_later
 
 CODES = np.floor(np.abs(NUMBERS)) % 4
 POSITIVE = np.abs(NUMBERS)
-_members: dict[str, tuple[Callable[[], Any], Any, Any]] = {}
+_members: dict[str, Builder] = {}
 
 
 def cases() -> dict[str, Callable[[], tuple[Any, None]]]:
@@ -23,19 +22,12 @@ def cases() -> dict[str, Callable[[], tuple[Any, None]]]:
     _texts()
     _targets()
     _functions()
-    return {name: (lambda parts=parts: _fitted(*parts)) for name, parts in _members.items()}
+    return fitted_later(_members)
 
 
 def add(name: str, build: Callable[[], Any], x: Any = NUMBERS, y: Any = TARGET) -> None:
     """Register a builder with rows and targets."""
     _members[name] = (build, x, y)
-
-
-def _fitted(build: Callable[[], Any], x: Any, y: Any) -> tuple[Any, None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        estimator = build()
-        return (estimator.fit(x) if y is None else estimator.fit(x, y)), None
 
 
 # Estimators with their defaults

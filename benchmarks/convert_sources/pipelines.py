@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from convert_sources.tabular import COLOURS, LABELS, NUMBERS, TARGET, TEXTS
+from convert_sources.tabular import COLOURS, LABELS, NUMBERS, TARGET, TEXTS, Builder, fitted_later
 
 HOLES = np.where(np.abs(NUMBERS) > 1.2 * NUMBERS.std(0), np.nan, NUMBERS)
 TWO = (TARGET > 0).astype(int)
@@ -16,7 +15,7 @@ MANY = np.stack([TARGET, -TARGET + NUMBERS[:, 1]], axis=1)
 MARKS = np.stack([TARGET > 0, NUMBERS[:, 0] > 0, NUMBERS[:, 3] > 1], axis=1).astype(int)
 
 
-def _members() -> dict[str, tuple[Callable[[], Any], Any, Any]]:
+def _members() -> dict[str, Builder]:
     """Return builders with their rows and targets."""
     from sklearn import (
         calibration,
@@ -282,13 +281,6 @@ def _table() -> Any:
     return pandas.DataFrame({"a": HOLES[:, 0], "b": NUMBERS[:, 1], "colour": COLOURS[:, 0], "text": TEXTS})
 
 
-def _fitted(build: Callable[[], Any], x: Any, y: Any) -> tuple[Any, None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return build().fit(x, y), None
-
-
 def cases() -> dict[str, Callable[[], tuple[Any, None]]]:
     """Return fitted pipelines by name."""
-    members = _members().items()
-    return {name: (lambda build=build, x=x, y=y: _fitted(build, x, y)) for name, (build, x, y) in members}
+    return fitted_later(_members())

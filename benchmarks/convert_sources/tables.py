@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from convert_sources.pipelines import HOLES, MANY, MARKS, TWO
-from convert_sources.tabular import COLOURS, LABELS, NUMBERS, TARGET, TEXTS
+from convert_sources.tabular import COLOURS, LABELS, NUMBERS, TARGET, TEXTS, Builder, fitted_later
 
 CLASSES = np.digitize(TARGET, [-2, 2])
 POSITIVE = np.exp(TARGET / 20)
-_members: dict[str, tuple[Callable[[], Any], Any, Any]] = {}
+_members: dict[str, Builder] = {}
 
 
 def cases() -> dict[str, Callable[[], tuple[Any, None]]]:
@@ -23,18 +22,12 @@ def cases() -> dict[str, Callable[[], tuple[Any, None]]]:
     _boosting()
     _scikit()
     _resampling()
-    return {name: (lambda parts=parts: _fitted(*parts)) for name, parts in _members.items()}
+    return fitted_later(_members)
 
 
 def add(name: str, build: Callable[[], Any], x: Any = NUMBERS, y: Any = TARGET) -> None:
     """Register a builder with rows and targets."""
     _members[name] = (build, x, y)
-
-
-def _fitted(build: Callable[[], Any], x: Any, y: Any) -> tuple[Any, None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return build().fit(x, y), None
 
 
 def _frame(*, categories: bool = False) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,22 @@ def fitted(build: Callable[[], Any]) -> tuple[Any, None]:
         except Exception as error:
             reason = reason or str(error)
     raise ValueError(reason)
+
+
+Builder = tuple[Callable[[], Any], Any, Any]
+"""A function that returns an estimator, with rows and targets; None for estimators without targets."""
+
+
+def fitted_later(members: Mapping[str, Builder]) -> dict[str, Callable[[], tuple[Any, None]]]:
+    """Return functions that fit estimators, by name."""
+    return {name: (lambda parts=parts: _fitted(*parts)) for name, parts in members.items()}
+
+
+def _fitted(build: Callable[[], Any], x: Any, y: Any) -> tuple[Any, None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        estimator = build()
+        return (estimator.fit(x) if y is None else estimator.fit(x, y)), None
 
 
 def builder(kind: Any) -> Callable[[], Any]:

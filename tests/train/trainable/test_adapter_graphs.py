@@ -25,8 +25,8 @@ SHAPES = {
 TEXT = """<ir_version: 8, opset_import: ["": 17]> net (int64[N, 5] tokens, float[N, 2, 8] image) => (float[N, 3] y) {
     words = Gather(table, tokens)
     mixed = MatMul(words, inner)
-    turned = Transpose<perm = [1, 0]>(outer)
-    wide = MatMul(mixed, turned)
+    transposed = Transpose<perm = [1, 0]>(outer)
+    wide = MatMul(mixed, transposed)
     seen = Conv<pads = [2, 0], strides = [2]>(image, kernel)
     again = Conv<group = 2>(Concat_0, grouped)
     pooled = ReduceMean<axes = [1], keepdims = 0>(wide)

@@ -20,8 +20,8 @@ from sardonyx.train import LoRA
 TEXT = """<ir_version: 8, opset_import: ["": 17]> net (int64[N, 5] tokens) => (float[N, 3] y) {
     words = Gather("embed.weight", tokens)
     square = MatMul(words, "onnx::MatMul_7")
-    turned = Transpose<perm = [1, 0]>("body.wide.weight")
-    wide = MatMul(square, turned)
+    transposed = Transpose<perm = [1, 0]>("body.wide.weight")
+    wide = MatMul(square, transposed)
     rows = Transpose<perm = [0, 2, 1]>(wide)
     seen = Conv("rows", "body.conv.weight")
     pooled = ReduceMean<axes = [2], keepdims = 0>(seen)

@@ -22,7 +22,10 @@ from sardonyx.core.rules.type_rules import sizes_assumed_equal
 Equal = tuple[Size, Size]
 """Two sizes that must be equal."""
 
-MOST_TERMS = ((1 << 31) - 1) // 255**2
+WIDEST = 255
+"""Largest difference of two 8-bit integers."""
+
+MOST_TERMS = ((1 << 31) - 1) // WIDEST**2
 """Largest number of products of differences of two 8-bit integers whose sum fits 32 bits."""
 
 _UNGUARDED = frozenset({*CONTROL, "call", "constant", "dims", "get", "host", "input"})

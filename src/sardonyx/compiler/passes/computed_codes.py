@@ -19,7 +19,7 @@ import numpy as np
 
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
-from sardonyx.compiler.analysis.shape_guards import MOST_TERMS
+from sardonyx.compiler.analysis.shape_guards import MOST_TERMS, WIDEST
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.passes.int8_matmul import Quantized, apply_scale, convert, match_quantized
 from sardonyx.compiler.target.description import Target
@@ -29,10 +29,7 @@ from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
-_WIDEST = 255
-"""Largest difference of two 8-bit integers."""
-
-EXACT = (1 << 24) // (_WIDEST * _WIDEST)
+EXACT = (1 << 24) // (WIDEST * WIDEST)
 """Largest number of products of such differences whose sum is exact in float32."""
 
 _SHIFT = 128
@@ -80,7 +77,7 @@ def _suits_bytes(params: Mapping[str, Any], first: Quantized, second: Quantized,
     bound, limit = float(most), float(np.finfo(np.float32).max)
     for scale in (first.scale, second.scale):
         known = scale is not None and scale.is_constant
-        largest = _WIDEST * (float(np.abs(np.asarray(scale.known)).max()) if scale is not None and known else 1.0)
+        largest = WIDEST * (float(np.abs(np.asarray(scale.known)).max()) if scale is not None and known else 1.0)
         bound *= largest
         if not largest <= limit:
             return False
@@ -128,9 +125,8 @@ def _shifted(source: Quantized, dtype: t.DType) -> tuple[Tensor, Tensor | None]:
     flipped = byte ^ constant(np.uint8(_SHIFT), t.UINT8)
     shift = constant(np.int32(_SHIFT if dtype == t.UINT8 else -_SHIFT), t.INT32)
     total = shift if zero is None else zero + shift
-    if total.is_constant and not np.asarray(total.known).any():
-        return (flipped if dtype == t.UINT8 else apply("bitcast", flipped, dtype=dtype)), None
-    return (flipped if dtype == t.UINT8 else apply("bitcast", flipped, dtype=dtype)), total
+    is_zero = total.is_constant and not np.asarray(total.known).any()
+    return flipped if dtype == t.UINT8 else apply("bitcast", flipped, dtype=dtype), None if is_zero else total
 
 
 def _whole_words(codes: Tensor, axis: int, depth: Size) -> Tensor:

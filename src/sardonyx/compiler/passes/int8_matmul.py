@@ -21,6 +21,7 @@ import numpy as np
 from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
 from sardonyx.compiler.analysis.dynamic_scales import is_zero_code
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
+from sardonyx.compiler.analysis.shape_guards import WIDEST
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.integer_dot import overflowing
 from sardonyx.compiler.target.description import Target
@@ -32,9 +33,6 @@ from sardonyx.core.eval.tensor import FOLDED_ELEMENTS, Tensor, apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import DType
-
-_WIDEST = 255
-"""Largest difference of two 8-bit integers."""
 
 _CODES = (t.UINT8, t.INT8)
 _MOVEMENTS = ("reshape", "permute", "stop_gradient")
@@ -179,7 +177,7 @@ def _stays_finite(source: Quantized, weights: _Weights, depth: int) -> bool:
     known = None if source.scale is None or not source.scale.is_constant else source.scale.known
     bound, limit = float(depth), float(np.finfo(np.float32).max)
     for scale in (known, weights.scale):
-        largest = 1.0 if scale is None else float(np.abs(scale).max(initial=0)) * _WIDEST
+        largest = 1.0 if scale is None else float(np.abs(scale).max(initial=0)) * WIDEST
         bound *= largest
         if not largest <= limit:
             return False
@@ -208,7 +206,7 @@ def _choose_form(
         wide: True for operands of 16 bits, from which zero points are subtracted.
     """
     low, high = int(terms.min(initial=0)), int(terms.max(initial=0))
-    if dtype != t.INT32 and math.prod(terms.shape[1:]) * _WIDEST * max(-low, high) >= 1 << 31:
+    if dtype != t.INT32 and math.prod(terms.shape[1:]) * WIDEST * max(-low, high) >= 1 << 31:
         return None
     for form in forms(target):
         bits = form.right.bitwidth - 1
@@ -351,7 +349,7 @@ def image_operands(
         return floats, wide, {**params, "dtype": t.FLOAT}, finish
     if groups > 1 and channels == filters == 1:
         # Depthwise: lanes are channels, and the kernel computes in float32, exact below 2**24.
-        if depth * _WIDEST * constant_weights.largest >= 1 << 24:
+        if depth * WIDEST * constant_weights.largest >= 1 << 24:
             return None
         has_zero = source.zero is not None and not _is_zero(source.zero)
         form = Form(t.INT16, t.INT16, 1) if has_zero else Form(dtype_of(source.codes), t.INT16, 1)
@@ -381,7 +379,7 @@ def _suits_floats(source: Quantized, weights: _Weights, params: Mapping[str, Any
     """
     groups, filters, channels, *window = map(int, weights.numbers.shape)
     magnitudes = np.abs(weights.numbers.astype(np.int64)).sum(tuple(range(2, weights.numbers.ndim)))
-    if set(params["base_dilation"]) != {1} or int(magnitudes.max(initial=0)) * _WIDEST >= 1 << 24:
+    if set(params["base_dilation"]) != {1} or int(magnitudes.max(initial=0)) * WIDEST >= 1 << 24:
         return False
     if groups > 1:
         return channels == filters == 1 and source.zero is not None and not source.zero.is_constant

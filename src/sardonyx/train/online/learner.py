@@ -275,10 +275,6 @@ class Learner:
         names = [info.name for info in snapshot.outputs]
         return Answer(dict(zip(names, outputs, strict=True)), snapshot.commit)
 
-    def _session_revision(self) -> int:
-        history = self._session.history
-        return history[-1].number if history else 0
-
     def predict_one(self, x: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the outputs for one sample without an axis of samples, in the shape of River."""
         answer = self.predict({name: np.asarray(value)[None] for name, value in x.items()})
@@ -507,7 +503,7 @@ class Learner:
         for name, array in self._trainer.state_views().items():  # New memory would cost more than the copies.
             np.copyto(self._published[name], array)
         self._steps_since = 0
-        self._revision = self._session_revision()
+        self._revision = self._session.snapshot().commit
         self._counts["published"] += 1
 
     def _restore(self, file: Path) -> None:
@@ -520,7 +516,7 @@ class Learner:
             )
         self._trainer.load_state(tensors)
         self._session.update_weights(self._trainer.file_weights())
-        self._published, self._revision = self._trainer.state(), self._session_revision()
+        self._published, self._revision = self._trainer.state(), self._session.snapshot().commit
 
 
 def learner_of(session: Session, learner: Learner | None, options: Mapping[str, Any]) -> Learner:
