@@ -26,6 +26,12 @@ STANDARD = ("", "ai.onnx")
 SMALL = 4096
 """Elements up to which a constant is cheap to read."""
 
+_TYPE_READERS = frozenset({
+    ("CastLike", 1), ("EyeLike", 0), ("RandomNormalLike", 0), ("RandomUniformLike", 0), ("Shape", 0),
+    ("Size", 0),
+})  # fmt: skip
+"""Operators and inputs of which the type or the sizes are read, and no element."""
+
 TEXT_BYTES = 64
 """Estimated bytes of a text in memory."""
 
@@ -203,6 +209,11 @@ def _same_dim(x: int | ir.SymbolicDim, y: int | ir.SymbolicDim) -> bool:
 def used_once(value: ir.Value) -> bool:
     """Return True if exactly one node input reads ``value`` and ``value`` is not a graph output."""
     return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def reads_elements(node: ir.Node, index: int) -> bool:
+    """Return False if the node reads the type or the sizes of an input alone."""
+    return (node.op_type, index) not in _TYPE_READERS or node.domain not in STANDARD
 
 
 def unused(value: ir.Value) -> bool:

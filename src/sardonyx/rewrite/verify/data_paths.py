@@ -8,9 +8,6 @@ import onnx_ir as ir
 
 from sardonyx.rewrite.analysis import facts
 
-SIZES_ONLY = frozenset({"Shape", "Size", "EyeLike"})
-"""Operators that read the sizes of their first input, and none of its numbers."""
-
 
 def outputs_of_sizes(model: ir.Model) -> frozenset[str]:
     """Return the names of outputs without elements, or whose numbers the numbers of no input decide.
@@ -44,10 +41,7 @@ def _reaches(output: ir.Value, inputs: set[ir.Value]) -> bool:
 
 
 def _read_numbers(node: ir.Node) -> Iterator[ir.Value | None]:
-    if node.domain in facts.STANDARD and node.op_type in SIZES_ONLY:
-        yield from node.inputs[1:]
-        return
-    yield from node.inputs
+    yield from (operand for index, operand in enumerate(node.inputs) if facts.reads_elements(node, index))
     for body in facts.bodies(node):
         yield from body.outputs
         for inner in facts.nodes_of(body):

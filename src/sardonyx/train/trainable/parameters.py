@@ -57,12 +57,6 @@ _VIEWS = frozenset({
 })  # fmt: skip
 """Operators that move the elements of their first input: a parameter may reach its reader through them."""
 
-_TYPE_READERS = frozenset({
-    ("CastLike", 1), ("EyeLike", 0), ("RandomNormalLike", 0), ("RandomUniformLike", 0), ("Shape", 0),
-    ("Size", 0),
-})  # fmt: skip
-"""Operators and inputs of which the type or the sizes are read, and no element."""
-
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 _QUANTIZERS = frozenset({"DequantizeLinear", "QuantizeLinear"})
@@ -207,7 +201,7 @@ def _uses(value: ir.Value, constants: set[ir.Value]) -> list[_Use]:
     while pending:
         current, is_computed = pending.pop()
         for node, index in current.uses():
-            if (node.op_type, index) in _TYPE_READERS and not node.domain:
+            if not facts.reads_elements(node, index):
                 continue
             is_view = node.domain in ("", DOMAIN) and (
                 node.op_type == "Concat" or (node.op_type in _VIEWS and index == 0)
