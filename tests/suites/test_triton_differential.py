@@ -29,6 +29,7 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 from sardonyx.serve import Server
 from sardonyx.serve.protocol.messages import message_class
 from tests.suites.triton_requests import (
+    ENSEMBLES,
     HEAD,
     RAGGED,
     RAGGED_CONFIG,
@@ -92,6 +93,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     (root / "ragged" / "config.pbtxt").write_text(RAGGED_CONFIG, encoding="utf-8")
     (root / "steps" / "config.pbtxt").write_text(SEQUENCE_CONFIG, encoding="utf-8")
     (root / "reshaped" / "config.pbtxt").write_text(RESHAPED_CONFIG, encoding="utf-8")
+    (root / "floats" / "config.pbtxt").write_text("max_batch_size: 4", encoding="utf-8")
+    for name, text in ENSEMBLES.items():
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "config.pbtxt").write_text(text, encoding="utf-8")
     http, grpc = free_port(), free_port()
     words = shlex.split(os.environ["TRITON_COMMAND"].format(repository=root, http=http, grpc=grpc))
     triton = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -189,13 +194,31 @@ def test_reshaped_tensors_have_the_sizes_of_triton(servers: Pair, x: list[int], 
     assert json.loads(described[0])["inputs"] == json.loads(described[1])["inputs"]
 
 
-def test_sequences_have_the_states_and_controls_of_triton(servers: Pair) -> None:
+@pytest.mark.parametrize(
+    "x, s", [([2, 3], [2, 1]), ([4, 1], [4, 1]), ([5, 1], [5, 1]), ([2, 3], [1, 1]), ([2, 3], None), ([6], [1, 1])]
+)
+def test_ensembles_answer_as_those_of_triton(servers: Pair, x: list[int], s: list[int] | None) -> None:
+    parts = [(name, sizes) for name, sizes in (("IN", x), ("S", s)) if sizes is not None]
+    inputs = [tensor(name, "FP32", sizes, list(range(int(np.prod(sizes))))) for name, sizes in parts]
+    case = HttpCase("branched", json.dumps({"inputs": inputs}).encode(), path="/v2/models/branched/infer")
+    theirs, ours = (ask(port, case) for port in servers.http)
+    require_alike("branched", theirs[0], ours[0])
+    if theirs[0] == 200:
+        assert sorted(outputs(*ours[1:])[0]) == sorted(outputs(*theirs[1:])[0])
+    for path in ("/v2/models/branched", "/v2/models/branched/config"):
+        theirs, ours = (json.loads(ask(port, HttpCase("", path=path, method="GET"))[2]) for port in servers.http)
+        for field in ("platform", "inputs", "outputs", "versions", "max_batch_size", "instance_group"):
+            assert ours.get(field) == theirs.get(field), field
+
+
+@pytest.mark.parametrize("model", ["steps", "stateful"])
+def test_sequences_have_the_states_and_controls_of_triton(servers: Pair, model: str) -> None:
     answers: list[list[Any]] = [[], []]
     for step, (number, flags) in enumerate(SEQUENCE_STEPS):
         parameters: dict[str, Any] = {"sequence_id": number}
         parameters |= {"sequence_start": flags in ("start", "both"), "sequence_end": flags in ("end", "both")}
         body = {"inputs": [tensor("x", "FP32", [1, 1], [float(step + 1)])], "parameters": parameters}
-        case = HttpCase("step", json.dumps(body).encode(), path="/v2/models/steps/infer")
+        case = HttpCase("step", json.dumps(body).encode(), path=f"/v2/models/{model}/infer")
         for received, port in zip(answers, servers.http, strict=True):
             status, headers, content = ask(port, case)
             received.append(sorted(outputs(headers, content)[0]) if status == 200 else status)

@@ -103,6 +103,43 @@ output { name: "t" data_type: TYPE_FP32 dims: [ 1, 1 ] reshape { } }
 """
 """The configuration of the model with other sizes."""
 
+ENSEMBLES = {
+    "branched": """
+platform: "ensemble" max_batch_size: 4
+input { name: "IN" data_type: TYPE_FP32 dims: -1 }
+input { name: "S" data_type: TYPE_FP32 dims: 1 }
+output { name: "A" data_type: TYPE_FP32 dims: [ -1, 1 ] }
+output { name: "B" data_type: TYPE_FP32 dims: -1 }
+ensemble_scheduling {
+    step {
+        model_name: "floats" model_version: -1
+        input_map { key: "x" value: "IN" } output_map { key: "y" value: "B" }
+    }
+    step {
+        model_name: "reshaped" model_version: -1
+        input_map { key: "x" value: "B" } input_map { key: "s" value: "S" } output_map { key: "y" value: "A" }
+    }
+}
+""",
+    "stateful": """
+platform: "ensemble" max_batch_size: 4
+input { name: "x" data_type: TYPE_FP32 dims: 1 }
+output { name: "y" data_type: TYPE_FP32 dims: 1 }
+output { name: "id" data_type: TYPE_INT64 dims: 1 }
+ensemble_scheduling {
+    step {
+        model_name: "floats" model_version: -1
+        input_map { key: "x" value: "x" } output_map { key: "y" value: "less" }
+    }
+    step {
+        model_name: "steps" model_version: -1 input_map { key: "x" value: "less" }
+        output_map { key: "y" value: "y" } output_map { key: "id" value: "id" }
+    }
+}
+""",
+}
+"""Configurations of ensembles of models above."""
+
 TEXTS = {name: HEAD + text for name, text in MODELS.items()}
 
 

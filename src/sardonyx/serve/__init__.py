@@ -7,6 +7,7 @@ from sardonyx.base.lazy_names import lazy_names
 PUBLIC_NAMES = {
     "sardonyx.serve.models.batching": ["Batching", "QueuePolicy"],
     "sardonyx.serve.models.concatenation": ["Concatenation", "SizeInput"],
+    "sardonyx.serve.models.ensemble": ["Ensemble", "EnsembleStep"],
     "sardonyx.serve.models.model": ["Control", "Model", "State"],
     "sardonyx.serve.models.reshaping": ["Reshaping"],
     "sardonyx.serve.protocol.limits": ["Limits"],

@@ -21,8 +21,10 @@ from sardonyx.errors import OptionError, ResourceError
 from sardonyx.runtime.session import Session
 from sardonyx.serve.http.application import Application
 from sardonyx.serve.http.connection import AccessLog, Connections
+from sardonyx.serve.models.ensemble import Ensemble, ServedEnsemble, cycle, loading_order
 from sardonyx.serve.models.model import Model, ServedModel
 from sardonyx.serve.models.repository import LoadOptions, Repository
+from sardonyx.serve.models.served import Served
 from sardonyx.serve.observation.traces import Traces
 from sardonyx.serve.operations.free_memory import FreeMemory
 from sardonyx.serve.operations.service import ControlMode, Service, ServiceOptions
@@ -149,8 +151,8 @@ class Server:
     Every field of :class:`ServerOptions` is also a keyword argument here.
 
     Args:
-        models: A folder of models, a model file, or models by name: each a :class:`.Model`, a session, or the path of
-            a model file.
+        models: A folder of models, a model file, or models by name: each a :class:`.Model`, a session, the path of
+            a model file, or an :class:`.Ensemble` of the others.
         options: The options; the keyword arguments override its fields.
         overrides: Fields of the options.
 
@@ -167,7 +169,7 @@ class Server:
 
     def __init__(
         self,
-        models: str | Path | Mapping[str, Model | Session | str | Path],
+        models: str | Path | Mapping[str, Model | Ensemble | Session | str | Path],
         options: ServerOptions | None = None,
         **overrides: Any,
     ) -> None:
@@ -306,7 +308,7 @@ class Server:
         Raises:
             RequestError: The model is unknown.
         """
-        return self._require_service().host.get(name, version).model.session.revision
+        return self._require_service().host.get(name, version).model.revision_number
 
     @property
     def url(self) -> str:
@@ -356,9 +358,18 @@ class Server:
         exporter = self.options.trace_exporter
         traces = None if exporter is None else Traces(exporter)
         service = self._service = Service(self.options.service, self._repository, loop, traces)
-        for name, entry in self._models.items():
-            service.host.put(name, [await service.in_worker(functools.partial(_served, name, entry))])
+        for name in loading_order(self._models, self._parts):
+            if name not in self._models:
+                continue
+            if path := cycle(name, self._parts):
+                raise OptionError(f"ensembles need each other: {' → '.join(path)}.", where="models")
+            service.host.put(name, [await service.in_worker(functools.partial(_served, name, self._models[name]))])
+            service.host.require_ready(name)
         return service
+
+    def _parts(self, name: str) -> list[str]:
+        entry = self._models.get(name)
+        return sorted({step.model for step in entry.steps}) if isinstance(entry, Ensemble) else []
 
     async def _listen(self, address: Address, loop: asyncio.AbstractEventLoop, connections: Connections) -> None:
         context = None if self.options.tls is None else self.options.tls.context()
@@ -469,7 +480,9 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-def _served(name: str, entry: Model | Session | str | Path) -> ServedModel:
+def _served(name: str, entry: Model | Ensemble | Session | str | Path) -> Served:
+    if isinstance(entry, Ensemble):
+        return ServedEnsemble(name, entry)
     if isinstance(entry, (str, Path)):
         entry = Session(entry, compile="wait")
     return ServedModel(name, entry if isinstance(entry, Model) else Model(entry))

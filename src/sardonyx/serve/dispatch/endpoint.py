@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Container
+from typing import TypeVar
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.answer_cache import AnswerCache
@@ -11,6 +13,7 @@ from sardonyx.serve.dispatch.batch import batch_key, merging_key
 from sardonyx.serve.dispatch.queue import Entry, Queue
 from sardonyx.serve.dispatch.sequences import Sequences, Step
 from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.models.served import Served
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
@@ -43,7 +46,12 @@ class Endpoint:
     @property
     def is_special(self) -> bool:
         """True if answers depend on more than the inputs, are remembered, or have other sizes than the model's."""
-        return self.sequences is not None or self.cache is not None or bool(self.model.model.reshapings)
+        return self.sequences is not None or self.cache is not None or bool(self.model.reshapings)
+
+    @property
+    def is_stateful(self) -> bool:
+        """True if requests belong to sequences."""
+        return self.sequences is not None
 
     def infer(self, request: InferRequest, done: Done) -> Entry | Step | None:
         """Check a request and compute it; the request waits if the model is busy.
@@ -61,7 +69,9 @@ class Endpoint:
         revision = self.model.revision
         interface = revision.interface
         if request.outputs:
-            self._check_outputs(request, interface.outputs)
+            require_outputs(
+                request, interface.outputs, self.model.name, hidden=self.model.hidden, allow_inner=self._allow_inner
+            )
         if self.sequences is not None:
             return self.sequences.submit(request, interface, done)
         key, rows = batch_key(request)
@@ -71,38 +81,73 @@ class Endpoint:
             raise RequestError(f"expected at most {most} rows, got {rows}.", where=self.model.name)
         if self.cache is None:
             return self.queue.submit(request, done, merging_key(key, self.model.model.batching), rows)
-        return self._infer_cached(self.cache, request, revision.number, done)
+        return answered_from(
+            self.cache, self.model, request, revision.number, done, lambda later: self._submit(request, later)
+        )
 
     def _submit(self, request: InferRequest, done: Done) -> Entry:
         key, rows = batch_key(request)
         return self.queue.submit(request, done, merging_key(key, self.model.model.batching), rows)
 
-    def _check_outputs(self, request: InferRequest, known: object) -> None:
-        names = set()
-        for output in request.outputs:
-            if output.name in names:
-                raise RequestError("the output is requested twice.", where=output.name[:64])
-            names.add(output.name)
-            hidden = self.sequences is not None and output.name in self.sequences.hidden
-            if hidden or (output.name not in known and not self._allow_inner):  # type: ignore[operator]
-                raise RequestError(f"unknown output {shortened(output.name)}.", where=self.model.name)
 
-    def _infer_cached(self, cache: AnswerCache, request: InferRequest, revision: int, done: Done) -> Entry | None:
-        begin = time.monotonic_ns()
-        key = cache.key(request)
-        answer = cache.get(key, request, revision)
-        statistics = self.model.statistics
-        now = time.monotonic_ns()
-        if answer is not None:
-            statistics.cache_hit.add(now - begin)
-            statistics.answered(now - request.arrival, 0)
-            done(answer)
-            return None
-        statistics.cache_miss.add(now - begin)
+def require_outputs(
+    request: InferRequest, known: Container[str], where: str, *, hidden: Container[str] = (), allow_inner: bool = False
+) -> None:
+    """Check the names of requested outputs.
 
-        def remember(result: Answer | Exception) -> None:
-            if isinstance(result, Answer):
-                cache.put(key, result)
-            done(result)
+    Args:
+        request: The request.
+        known: The outputs of the model.
+        where: The name of the model.
+        hidden: Outputs that answers do not contain.
+        allow_inner: True if requests may name inner tensors.
 
-        return self._submit(request, remember)
+    Raises:
+        RequestError: An output is unknown, or is requested twice.
+    """
+    names = set()
+    for output in request.outputs:
+        if output.name in names:
+            raise RequestError("the output is requested twice.", where=output.name[:64])
+        names.add(output.name)
+        if output.name in hidden or (output.name not in known and not allow_inner):
+            raise RequestError(f"unknown output {shortened(output.name)}.", where=where)
+
+
+T = TypeVar("T")
+
+
+def answered_from(
+    cache: AnswerCache, model: Served, request: InferRequest, revision: int, done: Done, compute: Callable[[Done], T]
+) -> T | None:
+    """Answer a request from the cache, or compute and remember the answer.
+
+    Args:
+        cache: The remembered answers.
+        model: The model, whose statistics count.
+        request: The request.
+        revision: The number of the current revision.
+        done: Receives the answer or the error.
+        compute: Computes the answer.
+
+    Returns:
+        The result of `compute`; None if the cache has the answer.
+    """
+    begin = time.monotonic_ns()
+    key = cache.key(request)
+    answer = cache.get(key, request, revision)
+    statistics = model.statistics
+    now = time.monotonic_ns()
+    if answer is not None:
+        statistics.cache_hit.add(now - begin)
+        statistics.answered(now - request.arrival, 0)
+        done(answer)
+        return None
+    statistics.cache_miss.add(now - begin)
+
+    def remember(result: Answer | Exception) -> None:
+        if isinstance(result, Answer):
+            cache.put(key, result)
+        done(result)
+
+    return compute(remember)

@@ -117,6 +117,7 @@ class Queue:
         waiting: Number of requests that wait.
         bytes: Bytes of requests that wait.
         running: Number of requests that are being computed.
+        held: Number of requests of ensembles that may still come.
         on_idle: Called when a retired queue has answered its last request.
     """
 
@@ -125,6 +126,7 @@ class Queue:
         self.waiting = 0
         self.bytes = 0
         self.running = 0
+        self.held = 0
         self.on_idle: Callable[[], None] | None = None
         self._limits = limits
         self._loop = loop

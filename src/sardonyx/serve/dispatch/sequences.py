@@ -84,8 +84,7 @@ class Sequences:
     @property
     def hidden(self) -> frozenset[str]:
         """Inputs that the server feeds, and outputs that answers do not contain."""
-        states, controls = self._model.model.states, self._model.model.controls
-        return frozenset((*(s.input for s in states), *(s.output for s in states), *(c.input for c in controls)))
+        return self._model.hidden
 
     def submit(self, request: InferRequest, interface: Interface, done: Done) -> Step:
         """Compute a request after the earlier requests of its sequence; return it for cancellation.

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sardonyx.errors import RequestError
+from sardonyx.serve.grpc.conversion import parameter_values
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol.messages import message_class
 
@@ -33,7 +34,7 @@ def _server_ready(service: Service, message: Any) -> Any:
 
 def _model_ready(service: Service, message: Any) -> Any:
     try:
-        service.host.get(message.name, message.version)
+        service.host.require_ready(message.name, message.version)
     except RequestError as error:
         if error.kind != "unavailable":
             raise
@@ -73,7 +74,7 @@ async def _load(service: Service, message: Any) -> Any:
 
 
 async def _unload(service: Service, message: Any) -> Any:
-    await service.unload(message.model_name)
+    await service.unload(message.model_name, parameter_values(message.parameters))
     return _new("RepositoryModelUnloadResponse")
 
 

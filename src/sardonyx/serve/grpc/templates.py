@@ -15,6 +15,7 @@ import numpy as np
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.batch import batch_key
 from sardonyx.serve.dispatch.body_templates import BodyTemplate, id_reader, is_plain_id, raw_reader
+from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.plain import LARGEST, PlainRequest, is_fixed, is_simple
 from sardonyx.serve.grpc.conversion import answer_message
 from sardonyx.serve.grpc.frames import HeaderFields, unary_answer
@@ -227,6 +228,8 @@ class GrpcTemplates:
 
     def _body(self, data: bytes, message: Any, parsed: InferRequest) -> BodyTemplate | None:
         endpoint = self._host.get(parsed.model, parsed.version)
+        if not isinstance(endpoint, Endpoint):
+            return None
         model = endpoint.model
         raw = list(message.raw_input_contents)
         arrays = list(parsed.inputs.values())

@@ -30,7 +30,7 @@ def generate_request(service: Service, model: str, version: str, body: bytes) ->
     value = json_codec.parse_json(body, service.limits.json_depth)
     if not isinstance(value, dict):
         raise RequestError("expected a JSON object of inputs.")
-    inputs, _ = service.host.get(model, version).model.tensors()
+    inputs, _ = service.host.model(model, version).tensors()
     request = InferRequest(model, version, size=REQUEST_BYTES + len(body))
     parameters = {}
     for name, field in _fields(value, inputs):

@@ -85,7 +85,7 @@ def ready(call: Call) -> HttpResponse:
 
 def model_ready(call: Call) -> HttpResponse:
     """Answer if a model can be used."""
-    call.service.host.get(call.model, call.version)
+    call.service.host.require_ready(call.model, call.version)
     if call.service.is_draining:
         raise RequestError("the server is stopping.", kind="unavailable")
     return json_response({"name": call.model, "ready": True})
@@ -150,18 +150,21 @@ def index(call: Call) -> HttpResponse:
 
 async def load(call: Call) -> HttpResponse:
     """Load a model."""
-    parameters = call.json().get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise RequestError("expected an object.", where="parameters")
-    await call.service.load(call.model, parameters)
+    await call.service.load(call.model, _parameters(call))
     return HttpResponse(content_type="")
 
 
 async def unload(call: Call) -> HttpResponse:
     """Unload a model."""
-    call.json()
-    await call.service.unload(call.model)
+    await call.service.unload(call.model, _parameters(call))
     return HttpResponse(content_type="")
+
+
+def _parameters(call: Call) -> dict[str, Any]:
+    parameters = call.json().get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise RequestError("expected an object.", where="parameters")
+    return parameters
 
 
 def shared_memory_status(call: Call) -> HttpResponse:

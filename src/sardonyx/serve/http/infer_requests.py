@@ -107,7 +107,7 @@ def _has_data(head: Any) -> bool:
 
 def _raw_request(service: Service, model: str, version: str, data: memoryview) -> InferRequest:
     """Return a request whose body is the only input of the model, with one open size."""
-    inputs = list(service.host.get(model, version).model.tensors()[0].values())
+    inputs = list(service.host.model(model, version).tensors()[0].values())
     if len(inputs) != 1 or inputs[0].shape is None:
         raise RequestError("expected a model with one input of known rank for a raw request.", where=model)
     tensor = inputs[0]

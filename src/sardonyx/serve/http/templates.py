@@ -25,6 +25,7 @@ from sardonyx.serve.dispatch.body_templates import (
     raw_reader,
 )
 from sardonyx.serve.dispatch.endpoint import Endpoint
+from sardonyx.serve.dispatch.host import AnyEndpoint
 from sardonyx.serve.dispatch.plain import LARGEST, PlainRequest, is_fixed, is_simple
 from sardonyx.serve.http.messages import HttpRequest
 from sardonyx.serve.http.plain_answers import AnswerKind, HttpWriter
@@ -202,11 +203,12 @@ class HttpTemplates:
         return heads[-1]
 
     def _body(
-        self, body: bytes, parsed: InferRequest, head_length: int | None, endpoint: Endpoint, accept: str | None
+        self, body: bytes, parsed: InferRequest, head_length: int | None, endpoint: AnyEndpoint, accept: str | None
     ) -> BodyTemplate | None:
-        service, model = self._service, endpoint.model
-        if endpoint.is_special or model.name in service.options.privacy:
+        service = self._service
+        if not isinstance(endpoint, Endpoint) or endpoint.is_special or endpoint.model.name in service.options.privacy:
             return None
+        model = endpoint.model
         revision = model.revision
         kind = self._kind(revision, parsed, endpoint, accept)
         key, rows = batch_key(parsed)

@@ -34,9 +34,10 @@ def require_served_fields(config: Any, where: str) -> None:
 
 def _refusals(config: Any, where: str) -> Iterator[SardonyxError]:
     backend = config.backend or config.platform
-    if config.HasField("ensemble_scheduling") or backend not in _BACKENDS:
-        kind = "ensemble" if config.HasField("ensemble_scheduling") else backend
-        yield UnsupportedError(f"expected an ONNX model, got the backend {kind!r}.", where=where)
+    if backend == "ensemble" and not config.HasField("ensemble_scheduling"):
+        yield ModelFileError("an ensemble needs ensemble_scheduling.", where=where)
+    if backend not in _BACKENDS and not config.HasField("ensemble_scheduling"):
+        yield UnsupportedError(f"expected an ONNX model, got the backend {backend!r}.", where=where)
     if config.runtime not in _RUNTIMES:
         yield UnsupportedError(f"expected no runtime of another backend, got {config.runtime!r}.", where=where)
     if config.model_transaction_policy.decoupled:

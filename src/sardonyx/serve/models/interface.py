@@ -38,41 +38,22 @@ class Tensor:
         return [size if isinstance(size, int) else -1 for size in self.shape or ()]
 
 
-class Interface:
-    """The inputs and outputs of one revision.
+class Signature:
+    """Inputs and outputs that requests are checked against.
 
     Args:
-        snapshot: The revision.
-        concatenation: The inputs that runs get concatenated; requests have an axis of rows before their axes.
-        declared: Sizes that requests must have where the model leaves them open, by input or output; -1 for any.
-
-    Attributes:
-        revision: The number of the revision.
         inputs: The inputs by name; inputs with a default value come last.
         outputs: The outputs by name.
-        computed: Element types of the inputs that the server computes; they are not among `inputs`.
 
-    Raises:
-        UnsupportedError: An input or output is not a tensor, or the model has none of this name.
+    Attributes:
+        inputs: As passed.
+        outputs: As passed.
     """
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        concatenation: Concatenation | None = None,
-        declared: Mapping[str, Sequence[int]] | None = None,
-    ) -> None:
-        self.revision = snapshot.revision
-        self.inputs = {info.name: _tensor(info) for info in snapshot.inputs}
-        self.inputs |= {info.name: _tensor(info, True) for info in snapshot.defaults}
-        self.outputs = {info.name: _tensor(info) for info in snapshot.outputs}
-        self.computed: dict[str, np.dtype[Any]] = {}
-        if concatenation is not None:
-            self._concatenate(concatenation)
-        for tensors in (self.inputs, self.outputs):
-            for name in tensors.keys() & (declared or {}):
-                tensors[name] = _narrowed(tensors[name], (declared or {})[name])
-        self._required = [name for name, tensor in self.inputs.items() if not tensor.is_optional]
+    def __init__(self, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self._required = [name for name, tensor in inputs.items() if not tensor.is_optional]
 
     def check(self, feeds: Mapping[str, np.ndarray], supplied: Container[str] = ()) -> None:
         """Check the inputs of a request: names, types, ranks, fixed sizes.
@@ -106,6 +87,43 @@ class Interface:
             missing = next((name for name in self._required if name not in feeds and name not in supplied), None)
             if missing is not None:
                 raise RequestError("the input is missing.", where=missing)
+
+
+class Interface(Signature):
+    """The inputs and outputs of one revision.
+
+    Args:
+        snapshot: The revision.
+        concatenation: The inputs that runs get concatenated; requests have an axis of rows before their axes.
+        declared: Sizes that requests must have where the model leaves them open, by input or output; -1 for any.
+
+    Attributes:
+        revision: The number of the revision.
+        inputs: The inputs by name; inputs with a default value come last.
+        outputs: The outputs by name.
+        computed: Element types of the inputs that the server computes; they are not among `inputs`.
+
+    Raises:
+        UnsupportedError: An input or output is not a tensor, or the model has none of this name.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        concatenation: Concatenation | None = None,
+        declared: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self.revision = snapshot.revision
+        self.inputs = {info.name: _tensor(info) for info in snapshot.inputs}
+        self.inputs |= {info.name: _tensor(info, True) for info in snapshot.defaults}
+        self.outputs = {info.name: _tensor(info) for info in snapshot.outputs}
+        self.computed: dict[str, np.dtype[Any]] = {}
+        if concatenation is not None:
+            self._concatenate(concatenation)
+        for tensors in (self.inputs, self.outputs):
+            for name in tensors.keys() & (declared or {}):
+                tensors[name] = _narrowed(tensors[name], (declared or {})[name])
+        super().__init__(self.inputs, self.outputs)
 
     def _concatenate(self, concatenation: Concatenation) -> None:
         """Describe the inputs and outputs as requests have them."""

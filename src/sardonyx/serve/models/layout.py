@@ -29,7 +29,7 @@ class ModelFiles:
 
     Attributes:
         name: The name of the model.
-        versions: The model file of every version that the policy selects, by number.
+        versions: The model file of every version that the policy selects, by number; a folder for an ensemble.
         config: The configuration; a default one without ``config.pbtxt``.
         has_config: True if there is a ``config.pbtxt``.
         folder: The folder of the model; the repository itself for a plain file.
@@ -112,7 +112,8 @@ def _model_files(root: Path, name: str) -> ModelFiles:
     _require_inside(folder, root, name)
     has_config = os.path.lexists(config_file)
     config = read_config(config_file, name) if has_config else Config(policy=("latest", 1))
-    versions = _selected(dict(_versions(folder, config)), config.policy)
+    numbered = dict(_versions(folder, config)) if config.ensemble is None else _ensemble_versions(folder)
+    versions = _selected(numbered, config.policy)
     if not versions:
         raise ModelFileError("expected a numbered version with a model file.", where=name)
     for path in versions.values():
@@ -158,7 +159,7 @@ def _versions(folder: Path, config: Config) -> Iterator[tuple[int, Path]]:
     """Yield numbers and model files: ``1/model.onnx``, ``1.onnx``, ``model.onnx`` or a file of MLServer's settings."""
     plain = None
     for path in sorted(folder.iterdir()):
-        if path.is_dir() and path.name.isdecimal() and len(path.name) < 19 and int(path.name) > 0:
+        if path.is_dir() and _is_version(path.name):
             file = path / config.filename
             if not file.is_file():
                 if config.named_file:
@@ -169,7 +170,7 @@ def _versions(folder: Path, config: Config) -> Iterator[tuple[int, Path]]:
                 file = models[0]
             yield int(path.name), file
         elif path.suffix in _SUFFIXES and path.is_file():
-            if path.stem.isdecimal() and len(path.stem) < 19 and int(path.stem) > 0:
+            if _is_version(path.stem):
                 yield int(path.stem), path
             elif path.name == config.filename:
                 plain = path
@@ -177,6 +178,16 @@ def _versions(folder: Path, config: Config) -> Iterator[tuple[int, Path]]:
         plain = _settings_file(folder)
     if plain is not None:
         yield 1, plain
+
+
+def _ensemble_versions(folder: Path) -> dict[int, Path]:
+    """Return the numbered folders of an ensemble, which are empty; version 1 without any, as git keeps none."""
+    versions = {int(path.name): path for path in folder.iterdir() if path.is_dir() and _is_version(path.name)}
+    return versions or {1: folder}
+
+
+def _is_version(text: str) -> bool:
+    return text.isdecimal() and len(text) < 19 and int(text) > 0
 
 
 def _settings_file(folder: Path) -> Path | None:

@@ -18,8 +18,11 @@ from sardonyx.serve.models.batching import Batching
 from sardonyx.serve.models.concatenation import Concatenation, Feeds
 from sardonyx.serve.models.interface import Interface, Tensor
 from sardonyx.serve.models.reshaping import Reshaping
+from sardonyx.serve.models.served import Served
 from sardonyx.serve.models.soundness import PENDING, Verdict, batch_axis_refusal, prove
-from sardonyx.serve.observation.statistics import Statistics
+
+PLATFORM = "sardonyx_onnx"
+"""The platform of models, as the metadata name it."""
 
 _SETTLE_SECONDS = 0.2
 """Time without an edit before a revision is proved, so that a series of edits is proved once."""
@@ -177,7 +180,7 @@ class Revision:
         return results
 
 
-class ServedModel:
+class ServedModel(Served):
     """A version of a model that a server answers from.
 
     Args:
@@ -185,31 +188,65 @@ class ServedModel:
         model: The session and its options.
 
     Attributes:
-        name: The name of the model.
-        version: The number of the version, as text.
         model: As passed.
-        statistics: Counts and times of requests.
-        retired: True once the version is unloaded; requests that arrived before are still answered.
     """
 
     def __init__(self, name: str, model: Model) -> None:
-        self.name = name
-        self.version = str(model.version)
+        super().__init__(name, model.version)
         self.model = model
-        self.session = model.session
-        self.statistics = Statistics()
-        self.retired = False
+        self._session = model.session
         self._lock = threading.Lock()
         self._proving = False
         self._concatenation = model.batching.concatenation
-        self._revision = Revision(self.session, self.session.snapshot(), self._concatenation, model.declared)
+        self._revision = Revision(self._session, self._session.snapshot(), self._concatenation, model.declared)
         self._require_sequence_tensors()
-        self._revision.prove(self.session)
+        self._revision.prove(self._session)
         for feeds in model.warmup:
             if self._concatenation is not None:
                 self._revision.run_concatenated(self._concatenation, [feeds])
             else:
                 self._revision.run(feeds)
+
+    @property
+    def platform(self) -> str:
+        """The platform, as the metadata name it."""
+        return PLATFORM
+
+    @property
+    def session(self) -> Session:
+        """The session of the model."""
+        return self._session
+
+    @property
+    def revision_number(self) -> int:
+        """The number of the current revision."""
+        return self._session.revision
+
+    @property
+    def config(self) -> Mapping[str, Any] | None:
+        """The parsed ``config.pbtxt``; None without one."""
+        return self.model.config
+
+    @property
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """Names of classes, by output."""
+        return self.model.labels
+
+    @property
+    def reshapings(self) -> Mapping[str, Reshaping]:
+        """Inputs and outputs whose sizes in requests and answers differ from those in the model."""
+        return self.model.reshapings
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Inputs that the server feeds, and outputs that answers do not contain."""
+        states, controls = self.model.states, self.model.controls
+        return frozenset((*(s.input for s in states), *(s.output for s in states), *(c.input for c in controls)))
+
+    @property
+    def row_limit(self) -> int:
+        """The largest number of rows of a request; 0 for no limit."""
+        return self.model.batching.most_rows
 
     def _require_sequence_tensors(self) -> None:
         """Check that the model has the inputs and outputs that sequences need."""
@@ -227,15 +264,15 @@ class ServedModel:
     def revision(self) -> Revision:
         """The revision that answers runs that begin now."""
         current = self._revision
-        if current.number != self.session.revision:
+        if current.number != self._session.revision:
             return self._next_revision()
         return current
 
     def _next_revision(self) -> Revision:
         with self._lock:
-            snapshot = self.session.snapshot()
+            snapshot = self._session.snapshot()
             if snapshot.revision > self._revision.number:
-                self._revision = Revision(self.session, snapshot, self._concatenation, self.model.declared)
+                self._revision = Revision(self._session, snapshot, self._concatenation, self.model.declared)
                 if self._revision.verdict is PENDING and self.model.batching.mode == "auto" and not self._proving:
                     self._proving = True
                     background_threads.start("sardonyx-prove", self._prove)
@@ -252,7 +289,7 @@ class ServedModel:
                         self._proving = False
                         return
                 if revision is self._revision:
-                    revision.prove(self.session)
+                    revision.prove(self._session)
         except BaseException:
             self._proving = False
             raise

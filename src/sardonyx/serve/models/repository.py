@@ -16,8 +16,10 @@ from sardonyx.errors import ModelFileError, OptionError, RequestError, SardonyxE
 from sardonyx.runtime.session import Session
 from sardonyx.serve.models.agreement import require_agreement
 from sardonyx.serve.models.batching import Batching
+from sardonyx.serve.models.ensemble import Ensemble, EnsembleStep, ServedEnsemble, cycle, loading_order
 from sardonyx.serve.models.layout import ModelFiles, model_files, model_names, read_labels
 from sardonyx.serve.models.model import Model, ServedModel
+from sardonyx.serve.models.served import Served
 from sardonyx.serve.protocol.limits import Limits
 
 
@@ -77,7 +79,8 @@ class Repository:
         self._limits = limits
         self._options = options
         self._lock = threading.Lock()
-        self._loaded: dict[str, tuple[ModelFiles, dict[int, ServedModel]]] = {}
+        self._loaded: dict[str, tuple[ModelFiles, dict[int, Served]]] = {}
+        self._states: dict[str, tuple[Any, ...]] = {}
         self._candidates: dict[str, tuple[Any, ...]] = {}
         self._refused: dict[str, tuple[Any, ...]] = {}
         self._errors: dict[str, str] = {}
@@ -100,7 +103,7 @@ class Repository:
         """The names of the loaded models."""
         return frozenset(self._loaded)
 
-    def load(self, name: str) -> list[ServedModel]:
+    def load(self, name: str) -> list[Served]:
         """Load a model, or load the files of a loaded model anew; the loaded versions answer until all is ready.
 
         Returns:
@@ -122,11 +125,12 @@ class Repository:
                 if files is not None or not isinstance(error, RequestError):
                     self._errors[name] = str(error)[:500]
                 if files is not None:
-                    self._refused[name] = files.signature
+                    self._refused[name] = self._state(files)
                 raise
             self._errors.pop(name, None)
             self._refused.pop(name, None)
             self._loaded[name] = files, models
+            self._states[name] = self._state(files)
             return list(models.values())
 
     def _strip_root(self, error: SardonyxError) -> None:
@@ -137,20 +141,69 @@ class Repository:
             problem, where = (text.replace(f"{path}{os.sep}", "").replace(path, ".") for text in (problem, where))
         error.reword(problem, where=where, remedy=error.remedy)
 
-    def _load(self, files: ModelFiles) -> dict[int, ServedModel]:
+    def _load(self, files: ModelFiles) -> dict[int, Served]:
         before, loaded = self._loaded.get(files.name, (None, {}))
-        models = {}
+        models: dict[int, Served] = {}
         for number, path in files.versions.items():
             served = loaded.get(number)
-            if served is not None and before is not None and before.config.message == files.config.message:
-                if before.signature != files.signature:
+            is_same = before is not None and before.config.message == files.config.message
+            if files.config.ensemble is not None:
+                same = served if is_same and isinstance(served, ServedEnsemble) else None
+                models[number] = self._served_ensemble(files, files.config.ensemble, number, same)
+            elif served is not None and is_same:
+                if before is not None and before.signature != files.signature:
                     served.session.reload(path)
                 models[number] = served
             else:
                 models[number] = self._served(files, number, path)
         return models
 
-    def reload(self, name: str) -> list[ServedModel]:
+    def _served_ensemble(
+        self, files: ModelFiles, ensemble: Ensemble, number: int, before: ServedEnsemble | None
+    ) -> ServedEnsemble:
+        """Return an ensemble of loaded models; an ensemble that did not change stays the same object."""
+        labels = read_labels(files)
+        if before is None or before.ensemble.labels != labels:
+            cached = ensemble.cached or self._options.cached
+            changes: dict[str, Any] = {"version": number, "labels": labels, "cached": cached}
+            before = ServedEnsemble(files.name, dataclasses.replace(ensemble, **changes))
+        if path := cycle(files.name, self.parts):
+            raise ModelFileError(f"ensembles need each other: {' → '.join(path)}.", where=files.name)
+        # Another object: requests read the served one meanwhile, and take its models themselves.
+        fitted = ServedEnsemble(files.name, before.ensemble)
+        fitted.fit([self._part(step, files.name) for step in ensemble.steps])
+        return before
+
+    def _part(self, step: EnsembleStep, name: str) -> Served:
+        models = self._loaded.get(step.model, (None, {}))[1]
+        number = int(step.version) if step.version else max(models, default=0)
+        if number not in models:
+            version = f"version {step.version} of " if step.version else ""
+            raise ModelFileError(
+                f"the ensemble needs {version}the model {step.model!r}, which is not loaded.", where=name
+            )
+        return models[number]
+
+    def _state(self, files: ModelFiles) -> tuple[Any, ...]:
+        """Return the signature of the files, for an ensemble with those of its models."""
+        if files.config.ensemble is None:
+            return files.signature
+        parts = sorted({step.model for step in files.config.ensemble.steps})
+        return (*files.signature, *(self._loaded[part][0].signature for part in parts if part in self._loaded))
+
+    def ordered(self, names: Iterable[str]) -> list[str]:
+        """Return names of models, with those of all models of ensembles, each after the models that it needs."""
+        return loading_order(names, self.parts)
+
+    def parts(self, name: str) -> list[str]:
+        """Return the names of the models of an ensemble; empty for a model, and for files that cannot be read."""
+        try:
+            ensemble = model_files(self.root, name).config.ensemble
+        except SardonyxError:  # The load of the model states the reason.
+            return []
+        return [] if ensemble is None else sorted({step.model for step in ensemble.steps})
+
+    def reload(self, name: str) -> list[Served]:
         """Load the files of a model even if they did not change; raises like :meth:`load`."""
         with self._lock:
             if name in self._loaded:
@@ -183,14 +236,14 @@ class Repository:
         require_agreement(config, session, files.name)
         return ServedModel(files.name, model)
 
-    def unload(self, name: str) -> list[ServedModel]:
+    def unload(self, name: str) -> list[Served]:
         """Forget a loaded model and return its versions; empty if it is not loaded."""
         with self._lock:
             self._errors.pop(name, None)
             _, models = self._loaded.pop(name, (None, {}))
             return list(models.values())
 
-    def poll(self, seconds: float) -> Iterable[tuple[str, Callable[[], list[ServedModel]]]]:
+    def poll(self, seconds: float) -> Iterable[tuple[str, Callable[[], list[Served]]]]:
         """Return what changed in the folder: names, each with the function that loads or unloads the model.
 
         A change is taken once the files stood still for one interval; files that were refused are not tried again.
@@ -198,7 +251,7 @@ class Repository:
         Args:
             seconds: The interval between two calls.
         """
-        changes: list[tuple[str, Callable[[], list[ServedModel]]]] = []
+        changes: list[tuple[str, Callable[[], list[Served]]]] = []
         names = self.names()
         for name in names:
             try:
@@ -208,15 +261,14 @@ class Repository:
                 self._errors[name] = str(error)[:500]
                 continue
             loaded = self._loaded.get(name)
-            if (loaded is not None and loaded[0].signature == files.signature) or (
-                self._refused.get(name) == files.signature
-            ):
+            state = self._state(files)
+            if (loaded is not None and self._states.get(name) == state) or self._refused.get(name) == state:
                 self._candidates.pop(name, None)
-            elif self._candidates.get(name) == files.signature or time.time() - files.newest > seconds:
+            elif self._candidates.get(name) == state or time.time() - files.newest > seconds:
                 self._candidates.pop(name, None)
                 changes.append((name, functools.partial(self.load, name)))
             else:
-                self._candidates[name] = files.signature
+                self._candidates[name] = state
         for name in set(self._loaded) - set(names):
             changes.append((name, functools.partial(self.unload, name)))
         return changes

@@ -15,6 +15,8 @@ from sardonyx.serve.models.auxiliary_files import read_auxiliary
 from sardonyx.serve.models.batching import Batching, QueuePolicy
 from sardonyx.serve.models.concatenation import Concatenation, SizeInput, SizeKind
 from sardonyx.serve.models.config_refusals import require_served_fields
+from sardonyx.serve.models.ensemble import Ensemble
+from sardonyx.serve.models.ensemble_config import ensemble_of
 from sardonyx.serve.models.model import Control, State
 from sardonyx.serve.models.reshaping import Reshaping
 from sardonyx.serve.protocol.datatypes import DATATYPES, Datatype
@@ -57,6 +59,7 @@ class Config:
         types: Element types of inputs and outputs, as far as the configuration names them.
         has_rows: True if the first axis of every input and output counts rows.
         optional: Inputs that requests need not have.
+        ensemble: The steps of an ensemble, which has no model file; None for a model.
     """
 
     message: Mapping[str, Any] = field(default_factory=dict)
@@ -75,6 +78,7 @@ class Config:
     types: Mapping[str, str] = field(default_factory=dict)
     has_rows: bool = False
     optional: Sequence[str] = ()
+    ensemble: Ensemble | None = None
 
     @property
     def named_file(self) -> str:
@@ -122,8 +126,11 @@ def parsed_config(config: Any, name: str, folder: Path) -> Config:
     reshapings = {part.name: _reshaping(part, has_rows, where) for part in tensors if part.HasField("reshape")}
     sequence = config.sequence_batching if config.HasField("sequence_batching") else None
     labels = {output.name: output.label_filename for output in config.output if output.label_filename}
+    datatypes = {part.name: _datatype(part.data_type, part.name) for part in tensors if part.data_type}
+    message = _described(config)
+    is_ensemble = config.HasField("ensemble_scheduling")
     return Config(
-        message=_described(config),
+        message=message,
         filename=_plain_name(config.default_model_filename or "model.onnx", where),
         policy=_policy(config.version_policy),
         batching=_batching(config),
@@ -144,9 +151,10 @@ def parsed_config(config: Any, name: str, folder: Path) -> Config:
             if part.dims
         },
         reshapings=reshapings,
-        types={part.name: _datatype(part.data_type, part.name).name for part in tensors if part.data_type},
+        types={name: datatype.name for name, datatype in datatypes.items()},
         has_rows=has_rows,
         optional=[part.name for part in config.input if part.optional],
+        ensemble=ensemble_of(config, message, datatypes, where) if is_ensemble else None,
     )
 
 

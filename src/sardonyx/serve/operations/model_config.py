@@ -2,42 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from sardonyx.serve.models.ensemble import ServedEnsemble
+from sardonyx.serve.models.interface import Tensor
 from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.models.served import Served
 from sardonyx.serve.protocol.messages import message_class
 
-PLATFORM = "sardonyx_onnx"
 
-
-def described_config(model: ServedModel) -> dict[str, Any]:
+def described_config(model: Served) -> dict[str, Any]:
     """Return the configuration as JSON of HTTP: all fields by their names, 64-bit numbers as numbers.
 
     Fields of ``config.pbtxt`` are returned as written; others are derived from the model.
     """
     from google.protobuf import json_format
 
-    interface = model.revision.interface
-    written = dict(model.model.config or {})
-    rows = int(written.get("max_batch_size", model.max_rows if model.max_rows > 1 else 0))
-    tensors = {
-        key: [
-            {
-                "name": tensor.name, "data_type": _type(tensor.datatype.name),
-                "dims": tensor.sizes[1 if rows else 0 :], **({"optional": True} if tensor.is_optional else {}),
-            }
-            for tensor in part.values()
-        ]
-        for key, part in (("input", interface.inputs), ("output", interface.outputs))
+    written = dict(model.config or {})
+    derived: dict[str, Any] = {
+        "name": model.name, "platform": model.platform, "version_policy": {"latest": {"num_versions": 1}}
     }  # fmt: skip
-    derived = {
-        "name": model.name, "platform": PLATFORM, "backend": "sardonyx", "max_batch_size": rows, **tensors,
-        **({"dynamic_batching": {}} if rows and not model.is_stateful else {}),
-        "version_policy": {"latest": {"num_versions": 1}}, "default_model_filename": "model.onnx",
-        "instance_group": [{"name": model.name, "kind": "KIND_CPU", "count": 1}],
-    }  # fmt: skip
+    if isinstance(model, ServedModel):
+        derived |= _derived(model, written)
+    elif isinstance(model, ServedEnsemble):
+        derived |= _derived_ensemble(model)
     fields = {**derived, **{key: value for key, value in written.items() if value not in ("", [])}}
     return _plain(json_format.ParseDict(fields, message_class("ModelConfig")(), ignore_unknown_fields=True))
+
+
+def _derived(model: ServedModel, written: Mapping[str, Any]) -> dict[str, Any]:
+    interface = model.revision.interface
+    rows = int(written.get("max_batch_size", model.max_rows if model.max_rows > 1 else 0))
+    return {
+        "backend": "sardonyx", "max_batch_size": rows, "input": _tensors(interface.inputs, rows),
+        "output": _tensors(interface.outputs, rows),
+        **({"dynamic_batching": {}} if rows and not model.is_stateful else {}),
+        "default_model_filename": "model.onnx",
+        "instance_group": [{"name": model.name, "kind": "KIND_CPU", "count": 1}],
+    }  # fmt: skip
+
+
+def _derived_ensemble(model: ServedEnsemble) -> dict[str, Any]:
+    rows = model.row_limit
+    inputs, outputs = model.tensors()
+    steps = [
+        {
+            "model_name": step.model, "model_version": int(step.version or -1), "input_map": dict(step.inputs),
+            "output_map": dict(step.outputs),
+        }
+        for step in model.ensemble.steps
+    ]  # fmt: skip
+    return {
+        "max_batch_size": rows, "input": _tensors(inputs, rows), "output": _tensors(outputs, rows),
+        "ensemble_scheduling": {"step": steps},
+    }  # fmt: skip
+
+
+def _tensors(tensors: Mapping[str, Tensor], rows: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": tensor.name, "data_type": _type(tensor.datatype.name), "dims": tensor.sizes[1 if rows else 0 :],
+            **({"optional": True} if tensor.is_optional else {}),
+        }
+        for tensor in tensors.values()
+    ]  # fmt: skip
 
 
 def _type(name: str) -> str:

@@ -7,7 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx import __version__
+from sardonyx.runtime.editing.history import Commit
+from sardonyx.serve.dispatch.ensemble_endpoint import Flow
 from sardonyx.serve.dispatch.queue import Queue
+from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.models.served import Served
 from sardonyx.serve.observation.exposition import Family
 from sardonyx.serve.observation.statistics import Histogram, Statistics
 from sardonyx.serve.operations.service import Service
@@ -64,7 +68,7 @@ def samples(service: Service) -> list[Family]:
     if service.options.triton_metrics:
         families += _triton_families([(labels, queue, s) for labels, _, queue, s in endpoints])
     gauges = (
-        ("revision", "Revision of the model.", [(v, m.session.revision) for v, m, _, _ in endpoints]),
+        ("revision", "Revision of the model.", [(v, m.revision_number) for v, m, _, _ in endpoints]),
         ("queue_requests", "Requests that wait.", [(v, q.waiting) for v, _, q, _ in endpoints]),
         ("queue_bytes", "Bytes of requests that wait.", [(v, q.bytes) for v, _, q, _ in endpoints]),
         ("running_requests", "Requests that are being computed.", [(v, q.running) for v, _, q, _ in endpoints]),
@@ -77,7 +81,7 @@ def samples(service: Service) -> list[Family]:
     return families
 
 
-def _triton_families(endpoints: Sequence[tuple[tuple[str, str], Queue, Statistics]]) -> list[Family]:
+def _triton_families(endpoints: Sequence[tuple[tuple[str, str], Queue | Flow, Statistics]]) -> list[Family]:
     """Return the metrics that Triton has, under its names, which lack the suffix of counters."""
     families = [
         Family("unknown", name, text, LABELS, [(v, read(s)) for v, _, s in endpoints]) for name, text, read in _TRITON
@@ -97,17 +101,21 @@ def snapshot(service: Service) -> dict[str, Any]:
     for endpoint in service.host:
         model, statistics = endpoint.model, endpoint.model.statistics
         models.append({
-            "name": model.name, "version": model.version, "revision": model.session.revision,
+            "name": model.name, "version": model.version, "revision": model.revision_number,
             "batching": model.batching_note(), "waiting": endpoint.queue.waiting, "running": endpoint.queue.running,
             "success": statistics.success.count, "fail": statistics.fail.count, "rejected": statistics.rejected,
             "inferences": statistics.inferences, "executions": statistics.executions,
             "p50": statistics.request_seconds.quantile(0.5), "p99": statistics.request_seconds.quantile(0.99),
             "latency": _bars(statistics.request_seconds), "rows": _bars(statistics.rows),
-            "edits": [{"number": c.number, "changes": list(c.changes)} for c in model.session.history[-5:]],
+            "edits": [{"number": c.number, "changes": list(c.changes)} for c in _latest_edits(model)],
         })  # fmt: skip
     return {
         "version": __version__, "ready": service.is_ready, "seconds": time.time() - service.start, "models": models,
     }  # fmt: skip
+
+
+def _latest_edits(model: Served) -> Sequence[Commit]:
+    return model.session.history[-5:] if isinstance(model, ServedModel) else ()
 
 
 def _bars(histogram: Histogram) -> list[tuple[float, int]]:

@@ -19,14 +19,15 @@ from sardonyx import __version__
 from sardonyx.errors import OptionError, RequestError, SardonyxError
 from sardonyx.runtime.session import Session
 from sardonyx.serve.dispatch.endpoint import Endpoint
-from sardonyx.serve.dispatch.host import Host
-from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.dispatch.host import AnyEndpoint, Host
 from sardonyx.serve.models.repository import Repository
 from sardonyx.serve.models.reshaping import Reshaping, reshape_inputs, reshaped_answer
+from sardonyx.serve.models.served import Served
 from sardonyx.serve.observation.traces import Traces
 from sardonyx.serve.operations import live_edits
 from sardonyx.serve.operations.classification import classified
-from sardonyx.serve.operations.model_config import PLATFORM, described_config
+from sardonyx.serve.operations.model_config import described_config
+from sardonyx.serve.operations.parameters import flag
 from sardonyx.serve.operations.private_answers import described_policy, make_noisy, released_outputs
 from sardonyx.serve.operations.shared_memory import SharedMemory
 from sardonyx.serve.protocol.datatypes import shortened
@@ -115,13 +116,14 @@ class Service:
     ) -> None:
         self.options = options
         self.limits = options.limits
-        self.host = Host(options.limits, loop, options.allow_inner)
+        self.host = Host(options.limits, loop, options.allow_inner, self.infer_at)
         self.held = HeldBytes(options.limits)
         self.shared_memory = SharedMemory(options.allow_shared_memory, options.limits.shared_memory_regions)
         self.is_draining = False
         self.collects_models = False
         self.start = time.time()
         self._edits = 0
+        self._loaded_for_ensembles: set[str] = set()
         self._repository = repository
         self._loop = loop
         self._workers = ThreadPoolExecutor(2, "sardonyx-serve-control")
@@ -168,30 +170,30 @@ class Service:
         Raises:
             RequestError: The model is unknown.
         """
-        endpoint = self.host.get(name, version)
-        revision = endpoint.model.revision
+        model = self.host.model(name, version)
         described = {
-            key: [{"name": t.name, "datatype": t.datatype.name, "shape": t.sizes} for t in tensors.values()]
-            for key, tensors in zip(("inputs", "outputs"), endpoint.model.tensors(), strict=True)
+            key: [
+                {"name": t.name, "datatype": t.datatype.name, "shape": t.sizes}
+                for t in tensors.values()
+                if t.name not in model.hidden
+            ]
+            for key, tensors in zip(("inputs", "outputs"), model.tensors(), strict=True)
         }
-        if endpoint.sequences is not None:
-            hidden = endpoint.sequences.hidden
-            described = {key: [t for t in tensors if t["name"] not in hidden] for key, tensors in described.items()}
         return {
             "name": name,
             "versions": self.host.versions(name),
-            "platform": PLATFORM,
+            "platform": model.platform,
             **described,
             "parameters": {
-                "sardonyx_revision": revision.number,
-                "sardonyx_batching": endpoint.model.batching_note(),
-                **described_policy(self.options.privacy.get(endpoint.model.name)),
+                "sardonyx_revision": model.revision_number,
+                "sardonyx_batching": model.batching_note(),
+                **described_policy(self.options.privacy.get(model.name)),
             },
         }
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
         """Return the configuration of a model in the form of Triton's model configuration."""
-        return described_config(self.host.get(name, version).model)
+        return described_config(self.host.model(name, version))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
         """Return the statistics of one version, of all versions of a model, or of all models."""
@@ -216,7 +218,10 @@ class Service:
         Raises:
             RequestError: The request does not fit the model, the queue is full, or the server is stopping.
         """
-        endpoint = self.host.get(request.model, request.version)
+        return self.infer_at(self.host.get(request.model, request.version), request, done)
+
+    def infer_at(self, endpoint: AnyEndpoint, request: InferRequest, done: Done) -> Cancellable | None:
+        """Answer a request to an endpoint; raises like :meth:`infer`."""
         if self.traces is not None and self.traces.is_on:
             done = self.traces.watched(request, done)
         if any(output.classes or output.destination for output in request.outputs):
@@ -230,12 +235,17 @@ class Service:
                         result = error
                 inner(result)
 
-        reshapings = endpoint.model.model.reshapings
+        reshapings = endpoint.model.reshapings
         if reshapings:
             reshape_inputs(request, reshapings)
             done = _reshaping(reshapings, done)
         policy = self.options.privacy.get(endpoint.model.name)
         if policy is not None:
+            if not isinstance(endpoint, Endpoint):
+                raise RequestError(
+                    "an ensemble has no private answers of its own.", kind="unsupported", where=request.model,
+                    remedy="Give its models a policy.",
+                )  # fmt: skip
             return self._loop.create_task(self._infer_private(endpoint, policy, request, done))
         return endpoint.infer(request, done)
 
@@ -289,13 +299,13 @@ class Service:
                 entry.cancel()
             raise
 
-    def _deliver(self, endpoint: Endpoint, answer: Answer) -> None:
+    def _deliver(self, endpoint: AnyEndpoint, answer: Answer) -> None:
         for output in answer.outputs:
             requested = output.requested
             if requested is None:
                 continue
             if requested.classes:
-                labels: Sequence[str] = endpoint.model.model.labels.get(output.name, ())
+                labels: Sequence[str] = endpoint.model.labels.get(output.name, ())
                 tensor = endpoint.model.tensors()[1].get(output.name)
                 has_rows = tensor is not None and bool(tensor.shape) and not isinstance(tensor.shape[0], int)  # type: ignore[index]
                 output.array = classified(output.array, requested.classes, labels, has_rows, output.name)
@@ -328,19 +338,36 @@ class Service:
                     "files of a request are refused.", kind="unsupported", where=key[:64],
                     remedy="Change the repository, or use the weights and edit operations.",
                 )  # fmt: skip
+        for part in await self.in_worker(lambda: repository.ordered([name])):
+            if part != name and part not in repository.loaded:
+                self.host.put(part, await self.in_worker(functools.partial(repository.load, part)))
+                self._loaded_for_ensembles.add(part)
+        self._loaded_for_ensembles.discard(name)
         models = await self.in_worker(lambda: repository.reload(name))
         self.host.put(name, models)
         await self._collect()
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Let a model answer no more requests; waiting requests are computed.
+
+        Args:
+            name: The name of the model.
+            parameters: With ``unload_dependents``, the models of an ensemble are unloaded too that were loaded for it,
+                unless another ensemble needs them.
 
         Raises:
             RequestError: Unloading is off.
         """
         repository = self._controlled(name)
-        await self.in_worker(lambda: repository.unload(name))
-        self.host.remove(name)
+        names = [name]
+        if flag(parameters or {}, "unload_dependents"):
+            names = (await self.in_worker(lambda: repository.ordered([name])))[::-1]
+        for part in names:
+            if part != name and (part not in self._loaded_for_ensembles or self.host.is_needed(part)):
+                continue
+            await self.in_worker(functools.partial(repository.unload, part))
+            self._loaded_for_ensembles.discard(part)
+            self.host.remove(part)
         await self._collect()
 
     def _controlled(self, name: str) -> Repository:
@@ -363,7 +390,10 @@ class Service:
             for name in repository.names():
                 self.host.put(name, await self.in_worker(functools.partial(repository.load, name)))
         elif repository is not None:
-            for name in repository.names():
+            names = repository.names()
+            for name in await self.in_worker(lambda: repository.ordered(names)):
+                if name not in names:
+                    continue
                 await self._take(name, functools.partial(repository.load, name))
         self.host.is_loading = False
 
@@ -378,7 +408,7 @@ class Service:
             except (SardonyxError, OSError) as error:
                 _log.warning("the repository cannot be read: %s", error)
 
-    async def _take(self, name: str, load: Callable[[], list[ServedModel]]) -> None:
+    async def _take(self, name: str, load: Callable[[], list[Served]]) -> None:
         try:
             models = await self.in_worker(load)
         except (SardonyxError, OSError) as error:

@@ -1,0 +1,344 @@
+"""An ensemble as requests reach it: every request passes the queues of the ensemble's models, step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from sardonyx.errors import ModelFileError, RequestError
+from sardonyx.serve.dispatch.answer_cache import AnswerCache
+from sardonyx.serve.dispatch.endpoint import Endpoint, answered_from, require_outputs
+from sardonyx.serve.models.ensemble import EnsembleStep, ServedEnsemble
+from sardonyx.serve.protocol.limits import Limits
+from sardonyx.serve.protocol.requests import (
+    REQUEST_BYTES,
+    Answer,
+    Cancellable,
+    Done,
+    InferRequest,
+    Output,
+    RequestedOutput,
+    tensor_bytes,
+)
+
+if TYPE_CHECKING:
+    AnyEndpoint: TypeAlias = "Endpoint | EnsembleEndpoint"
+
+Find = Callable[[str, str], "AnyEndpoint"]
+"""Returns the endpoint of a name and a version."""
+
+Infer = Callable[["AnyEndpoint", InferRequest, Done], Cancellable | None]
+"""Answers a request to an endpoint."""
+
+_ATTEMPTS = 16
+"""Limit of the repetitions of a request whose steps meet several revisions of one model."""
+
+
+class Flow:
+    """The requests of an ensemble that are being computed, with the attributes of a queue.
+
+    Attributes:
+        waiting: 0: requests wait in the queues of the models.
+        bytes: 0.
+        running: Number of requests that are being computed.
+        held: Number of ensembles that are computing a request with this one.
+        on_idle: Called when a retired ensemble has answered its last request.
+    """
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.bytes = 0
+        self.running = 0
+        self.held = 0
+        self.on_idle: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """End: there is no thread."""
+
+
+class EnsembleEndpoint:
+    """A served ensemble; used by the thread of the event loop alone.
+
+    Args:
+        model: The ensemble.
+        limits: The limits of the server.
+        find: Returns the endpoint of a model.
+        infer: Answers a request to an endpoint.
+
+    Attributes:
+        model: The ensemble.
+        queue: The requests that are being computed.
+        cache: Its remembered answers; None if answers are not remembered.
+    """
+
+    is_special = True
+    """True: answers depend on more than one model."""
+
+    def __init__(self, model: ServedEnsemble, limits: Limits, find: Find, infer: Infer) -> None:
+        self.model = model
+        self.queue = Flow()
+        self.cache = AnswerCache() if model.ensemble.cached else None
+        self._limits = limits
+        self._find = find
+        self._infer = infer
+        self._fitted: tuple[Any, ...] = ()
+
+    @property
+    def is_stateful(self) -> bool:
+        """True if requests belong to sequences."""
+        return any(part.is_stateful for part in self.parts())
+
+    def parts(self) -> list[AnyEndpoint]:
+        """Return the endpoint of every step.
+
+        Raises:
+            RequestError: A model is not loaded, or an edit or load has changed its interface.
+        """
+        try:
+            parts = [self._find(step.model, step.version) for step in self.model.ensemble.steps]
+        except RequestError as error:
+            raise RequestError(
+                f"a model of the ensemble is missing: {error}", kind="unavailable", where=self.model.name,
+                retry_after=error.retry_after,
+            ) from error  # fmt: skip
+        fitted = tuple((part.model, part.model.revision_number) for part in parts)
+        if fitted != self._fitted:
+            if self.cache is not None:
+                # The revisions of other models may have the same sum.
+                self.cache = AnswerCache()
+            try:
+                self.model.fit([part.model for part in parts])
+            except ModelFileError as error:
+                raise RequestError(
+                    f"the ensemble does not fit its models any more: {error.problem}", kind="unavailable",
+                    where=self.model.name,
+                ) from error  # fmt: skip
+            self._fitted = fitted
+        return parts
+
+    def refit(self) -> None:
+        """Take the models that are loaded now, and let go of others."""
+        self._fitted = ()
+        self.model.forget_parts()
+        # Missing models are refused by each request.
+        with contextlib.suppress(RequestError):
+            self.parts()
+
+    def infer(self, request: InferRequest, done: Done) -> Cancellable | None:
+        """Check a request and compute it; see :meth:`.Endpoint.infer`.
+
+        Raises:
+            RequestError: The request does not fit the ensemble, or too many are being computed.
+        """
+        parts = self.parts()
+        signature = self.model.signature
+        if request.outputs:
+            require_outputs(request, signature.outputs, self.model.name)
+        signature.check(request.inputs)
+        rows = self._rows(request)
+        if self.queue.running >= self._limits.queue_requests:
+            self.model.statistics.rejected += 1
+            raise RequestError(
+                f"{self.queue.running} requests wait for the models of the ensemble.", kind="exhausted",
+                where=self.model.name, remedy="Repeat the request later.", retry_after=1.0,
+            )  # fmt: skip
+
+        def compute(done: Done) -> Cancellable | None:
+            return _Flight(self, parts, request, rows, done, self._infer).begin()
+
+        if self.cache is None or self.is_stateful:
+            return compute(done)
+        return answered_from(self.cache, self.model, request, self.model.revision_number, done, compute)
+
+    def _rows(self, request: InferRequest) -> int:
+        limit = self.model.row_limit
+        if not limit:
+            return 1
+        counts = {array.shape[0] for array in request.inputs.values() if array.ndim}
+        if len(counts) != 1:
+            raise RequestError(f"expected one number of rows, got {sorted(counts)}.", where=self.model.name)
+        rows: int = counts.pop()
+        if not 0 < rows <= limit:
+            raise RequestError(f"expected 1 to {limit} rows, got {rows}.", where=self.model.name)
+        return rows
+
+
+class _Flight:
+    """One request on its way through the steps of an ensemble."""
+
+    def __init__(
+        self, endpoint: EnsembleEndpoint, parts: Sequence[AnyEndpoint], request: InferRequest, rows: int, done: Done,
+        infer: Infer,
+    ) -> None:  # fmt: skip
+        ensemble = endpoint.model.ensemble
+        self._endpoint = endpoint
+        self._request = request
+        self._rows = rows
+        self._done = done
+        self._infer = infer
+        self._parts = parts
+        self._outputs = [output.name for output in request.outputs] or list(ensemble.outputs)
+        self._steps = ensemble.needed(self._outputs)
+        by_step = {id(step): part for step, part in zip(ensemble.steps, parts, strict=True)}
+        self._part = [by_step[id(step)] for step in self._steps]
+        self._inputs = dict(request.inputs)
+        self._attempt = 0
+        self._is_starting = False
+        self._is_over = False
+        self._begin_tensors()
+
+    def _begin_tensors(self) -> None:
+        self._tensors: dict[str, np.ndarray] = dict(self._inputs)
+        self._uses = Counter([*self._outputs, *(tensor for step in self._steps for tensor in step.inputs.values())])
+        self._waiting = list(range(len(self._steps)))
+        self._active: dict[int, Cancellable | None] = {}
+        self._revisions: dict[AnyEndpoint, int] = {}
+
+    def begin(self) -> _Flight | None:
+        """Begin the first steps; return the request for cancellation, or None if it is answered already."""
+        self._endpoint.queue.running += 1
+        # The models stay until the request is answered, even if they are unloaded meanwhile.
+        for part in self._parts:
+            part.queue.held += 1
+        self._advance()
+        return None if self._is_over else self
+
+    def cancel(self) -> None:
+        """Forget the request, because the client has gone."""
+        if self._is_over:
+            return
+        self._request.cancelled = True
+        self._endpoint.model.statistics.cancelled += 1
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        active, self._active = self._active, {}
+        self._tensors, self._inputs, self._waiting = {}, {}, []
+        for entry in active.values():
+            if entry is not None:
+                entry.cancel()
+        self._endpoint.queue.running -= 1
+        for queue in (self._endpoint.queue, *(part.queue for part in self._parts)):
+            if queue is not self._endpoint.queue:
+                queue.held -= 1
+            if queue.on_idle is not None:
+                queue.on_idle()
+
+    def _advance(self) -> None:
+        self._is_starting = True
+        while not self._is_over and (index := self._next_ready()) is not None:
+            self._start(index)
+        self._is_starting = False
+        if not self._is_over and not self._active and not self._waiting:
+            self._complete()
+
+    def _next_ready(self) -> int | None:
+        for index in self._waiting:
+            if all(tensor in self._tensors for tensor in self._steps[index].inputs.values()):
+                self._waiting.remove(index)
+                return index
+        return None
+
+    def _start(self, index: int) -> None:
+        step, request = self._steps[index], self._request
+        feeds = {inner: self._tensors[outer] for inner, outer in step.inputs.items()}
+        self._forget_used(step)
+        try:
+            inner = InferRequest(
+                step.model, step.version, request.id, feeds, [RequestedOutput(name) for name in step.outputs],
+                priority=request.priority, timeout_us=self._rest_us(), sequence=request.sequence,
+                size=REQUEST_BYTES + sum(map(tensor_bytes, feeds.values())), client=request.client, trace=request.trace,
+            )  # fmt: skip
+            self._active[index] = None
+            entry = self._infer(self._part[index], inner, functools.partial(self._finish, self._attempt, index))
+        except Exception as error:
+            self._fail(index, error)
+            return
+        if index in self._active:
+            self._active[index] = entry
+
+    def _rest_us(self) -> int:
+        """Return the microseconds that the request may still wait; 0 for no limit.
+
+        Raises:
+            RequestError: The time is over.
+        """
+        if not self._request.timeout_us:
+            return 0
+        rest = self._request.timeout_us - (time.monotonic_ns() - self._request.arrival) // 1000
+        if rest <= 0:
+            raise RequestError("the time of the request was over before its computation.", kind="timeout")
+        return rest
+
+    def _forget_used(self, step: EnsembleStep) -> None:
+        for tensor in step.inputs.values():
+            self._uses[tensor] -= 1
+            if not self._uses[tensor]:
+                self._tensors.pop(tensor, None)
+
+    def _finish(self, attempt: int, index: int, result: Answer | Exception) -> None:
+        if self._is_over or attempt != self._attempt:
+            return
+        self._active.pop(index, None)
+        step = self._steps[index]
+        if not isinstance(result, Answer):
+            self._fail(index, result)
+            return
+        part = self._part[index]
+        if self._revisions.setdefault(part, result.revision) != result.revision and not self._endpoint.is_stateful:
+            self._repeat(index)
+            return
+        for output in result.outputs:
+            tensor = step.outputs[output.name]
+            if self._uses[tensor]:
+                self._tensors[tensor] = output.array
+        if not self._is_starting:
+            self._advance()
+
+    def _repeat(self, index: int) -> None:
+        """Begin anew, because an edit came between two steps of one model."""
+        if self._attempt == _ATTEMPTS:
+            self._fail(index, RequestError("edits of the model went on.", kind="unavailable", retry_after=1.0))
+            return
+        self._attempt += 1
+        for entry in self._active.values():
+            if entry is not None:
+                entry.cancel()
+        self._begin_tensors()
+        if not self._is_starting:
+            self._advance()
+
+    def _complete(self) -> None:
+        request, model = self._request, self._endpoint.model
+        requested = {output.name: output for output in request.outputs}
+        outputs = [Output(name, self._tensors[name], requested.get(name)) for name in self._outputs]
+        parts = set(self._parts)
+        revision = sum(self._revisions.get(part, part.model.revision_number) for part in parts)
+        self._end()
+        now = time.monotonic_ns()
+        model.statistics.run(self._rows, 1, (0, now - request.arrival, 0))
+        model.statistics.answered(now - request.arrival, 0)
+        self._done(Answer(model.name, model.version, request.id, outputs, revision))
+
+    def _fail(self, index: int, error: Exception) -> None:
+        step = self._steps[index]
+        statistics = self._endpoint.model.statistics
+        if isinstance(error, RequestError):
+            # The client chooses the inputs of the first steps, and the sequence; a model computed all else.
+            is_chosen = set(step.inputs.values()) <= set(self._endpoint.model.ensemble.inputs)
+            is_chosen |= self._part[index].is_stateful
+            kind = "no_result" if error.kind == "invalid" and not is_chosen else error.kind
+            where = f"{step.model}: {error.where}" if error.where not in ("", step.model) else step.model
+            error = RequestError(
+                error.problem, kind=kind, where=where, remedy=error.remedy, retry_after=error.retry_after
+            )
+        self._end()
+        statistics.fail.add(time.monotonic_ns() - self._request.arrival)
+        self._done(error)
