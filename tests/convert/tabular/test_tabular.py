@@ -71,7 +71,42 @@ def imputed_texts(**options: Any) -> tuple[Any, Any, Any]:
     return pipeline.make_pipeline(imputer, encoder), texts, None
 
 
+def encoded_holes(missing: Any, encoder: Any) -> tuple[Any, Any, Any]:
+    """Return an encoder ahead of a classifier, and colours of which some are a missing value."""
+    texts = np.where(RNG.random((120, 1)) < 0.3, np.array(missing, object), COLOURS)
+    return pipeline.make_pipeline(encoder, linear_model.LogisticRegression()), texts, WORDS
+
+
+def two_stages() -> tuple[Any, Any, Any]:
+    """Return imputers of texts and numbers, ahead of an encoder and a scaler of their results."""
+    imputed = compose.ColumnTransformer(
+        [
+            ("texts", impute.SimpleImputer(strategy="constant", fill_value="none"), [0]),
+            ("numbers", impute.SimpleImputer(add_indicator=True), [1, 2]),
+        ]
+    )
+    table = MIXED.copy()
+    table[::7, 0], table[::5, 1] = np.nan, np.nan
+    last = compose.ColumnTransformer(
+        [
+            ("texts", preprocessing.OneHotEncoder(handle_unknown="ignore"), [0]),
+            ("rest", preprocessing.StandardScaler(), [2, 1]),
+        ]
+    )
+    return pipeline.make_pipeline(imputed, last, linear_model.Ridge()), table, Y
+
+
 CASES: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
+    "a category that is missing": lambda: encoded_holes(np.nan, preprocessing.OneHotEncoder(handle_unknown="ignore")),
+    "a category that is None": lambda: encoded_holes(None, preprocessing.OneHotEncoder(handle_unknown="ignore")),
+    "a number for missing texts": lambda: encoded_holes(np.nan, preprocessing.OrdinalEncoder(encoded_missing_value=-9)),
+    "means of missing categories": lambda: encoded_holes(np.nan, preprocessing.TargetEncoder()),
+    "texts and numbers in two stages": two_stages,
+    "labels of several types": lambda: (
+        ensemble.ExtraTreesClassifier(3, max_depth=3),
+        X,
+        np.stack([WORDS, np.where(Y > 0, "a", "b")], axis=1),
+    ),
     "a temperature of two classes": lambda: (
         calibration.CalibratedClassifierCV(svm.LinearSVC(), method="temperature", cv=2),
         X,
@@ -219,6 +254,36 @@ def test_an_estimator_is_proved(name: str) -> None:
     report = sardonyx.convert(estimator, exporter="sardonyx").report
     assert report.verdict.status == "proved", report.verdict.reason
     assert {1, 5} <= set(report.sizes["batch"])
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        compose.TransformedTargetRegressor(
+            linear_model.Ridge(),
+            transformer=preprocessing.QuantileTransformer(n_quantiles=20, output_distribution="normal"),
+        ),
+        gaussian_process.GaussianProcessClassifier(),
+        pipeline.make_pipeline(preprocessing.FunctionTransformer(np.arctan), linear_model.Ridge()),
+    ],
+)
+def test_functions_of_float64_load_in_onnx_runtime(estimator: Any) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    classifies = hasattr(estimator, "predict_proba")
+    estimator.fit(X[:40], WORDS[:40] if classifies else Y[:40])
+    session = runtime.InferenceSession(sardonyx.convert(estimator).proto.SerializeToString())
+    expected = estimator.predict_proba(X[40:60]) if classifies else estimator.predict(X[40:60])
+    np.testing.assert_allclose(session.run(None, {"X": X[40:60]})[-1], expected, rtol=1e-7, atol=1e-9)
+
+
+def test_missing_texts_of_a_caller_are_the_texts_that_numpy_prints() -> None:
+    estimator, texts, labels = encoded_holes(np.nan, preprocessing.OneHotEncoder(handle_unknown="ignore"))
+    converted = sardonyx.convert(estimator.fit(texts, labels), texts[:20])
+    rows = texts.copy()
+    rows[:5] = "unknown"
+    feeds = {"X": np.array([[str(value)] for value in rows[:, 0]], object)}
+    _, probabilities = sardonyx.Session(converted.model).run(None, feeds)
+    np.testing.assert_allclose(probabilities, estimator.predict_proba(rows), rtol=1e-9)
 
 
 def test_labels_are_texts_and_probabilities_rows() -> None:

@@ -22,6 +22,7 @@ TEXTS = np.array(
         "",
         "a b a B 東京 x1 über",
         "über",
+        "  ﬁnd naïve ÉTÉ  e\u0301 ",
     ],
     object,
 )
@@ -37,6 +38,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lower case by a function": {"preprocessor": str.lower},
     "stop words": {"stop_words": ["на", "b"], "ngram_range": (1, 2)},
     "characters": {"analyzer": "char", "ngram_range": (1, 3)},
+    "characters of words": {"analyzer": "char_wb", "ngram_range": (1, 2)},
+    "letters without accents": {"strip_accents": "unicode", "ngram_range": (1, 2)},
+    "letters of ASCII": {"strip_accents": "ascii", "analyzer": "char"},
 }
 
 

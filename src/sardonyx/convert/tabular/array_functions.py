@@ -19,6 +19,7 @@ from sardonyx.convert.tabular.arrays import (
     where,
 )
 from sardonyx.convert.tabular.indices import FIRST, LAST
+from sardonyx.convert.tabular.wide_functions import WIDE
 from sardonyx.errors import UnsupportedError
 
 # Universal functions that ONNX lacks
@@ -101,6 +102,7 @@ def _quotient(x: Any, y: Any) -> Any:
 
 COMPOSED.update(
     {
+        **WIDE,
         np.log1p: lambda x: _log1p(x),
         np.expm1: lambda x: _expm1(x),
         np.log2: lambda x: np.log(x) / np.log(2.0),

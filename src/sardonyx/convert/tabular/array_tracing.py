@@ -1,4 +1,4 @@
-"""Functions of users, called with an array of the graph in place of their rows.
+"""Functions of users, called with an array or a data frame of the graph in place of their rows.
 
 numpy makes no call of ``asarray``, ``zeros`` or ``c_`` over an array of the graph its own, and scikit-learn checks its
 inputs by functions that require numbers: these are replaced while the function runs.
@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from sardonyx.convert.tabular.array_functions import as_matrix, joined_along
 from sardonyx.convert.tabular.arrays import Array, concatenated, lifted
-from sardonyx.convert.tabular.methods import number_matrix
+from sardonyx.convert.tabular.frame_functions import cut, frame_of, joined_columns
+from sardonyx.convert.tabular.frames import Frame, Rows, Series
+from sardonyx.convert.tabular.methods import Table, number_matrix
 from sardonyx.errors import UnsupportedError
 
 _LOCK = threading.RLock()
@@ -24,21 +26,52 @@ _CHECKS = ("check_array", "validate_data", "as_float_array")
 """Functions of scikit-learn that return their input as an array."""
 
 
-def traced(function: Any, x: Any, options: Any) -> Array:
-    """Return the result of a function of numpy over an array of the graph."""
-    value = number_matrix(x).copy()
+def traced(function: Any, x: Any, options: Any, names: Sequence[Any] = ()) -> Any:
+    """Return the result of a function of numpy over an array of the graph, or of pandas over a frame.
+
+    Args:
+        function: The function.
+        x: The rows, an array or a table.
+        options: Other arguments by name.
+        names: Names of the columns, if the function was fitted on a data frame.
+    """
+    if not names:
+        return _traced(function, number_matrix(x).copy(), options)
+    try:
+        return _traced(function, frame_of_rows(x, names), options)
+    except UnsupportedError as refusal:
+        if isinstance(x, Table):
+            raise
+        # A function of arrays may use what a frame of the graph lacks.
+        try:
+            return _traced(function, number_matrix(x).copy(), options)
+        except UnsupportedError:
+            raise refusal from None
+
+
+def frame_of_rows(x: Any, names: Sequence[Any]) -> Frame:
+    """Return a table or matrix as a data frame."""
+    columns: list[Any] = [x.select([i]) if isinstance(x, Table) else x.columns([i]) for i in range(len(names))]
+    return Frame({name: column.reshape(-1) for name, column in zip(names, columns, strict=True)})
+
+
+def _traced(function: Any, value: Any, options: Any) -> Any:
     inner = inspect.unwrap(function)
     code = getattr(inner, "__code__", None)
     line = f"{code.co_filename}:{code.co_firstlineno}" if code else str(function)
     remedy = "Use functions of numpy on whole arrays."
     try:
-        with _functions_of_arrays(getattr(inner, "__globals__", {})):
+        with _functions_of_arrays(getattr(inner, "__globals__", {})), _functions_of_frames(isinstance(value, Frame)):
             result = function(value, **options)
     except UnsupportedError as error:
         raise UnsupportedError(error.problem, where=error.where or line, remedy=error.remedy or remedy) from error
     except Exception as error:  # The user's function may raise any error.
         problem = f"the function does not accept arrays of a graph: {type(error).__name__}: {error}"
         raise UnsupportedError(problem, where=line, remedy=remedy) from error
+    if isinstance(result, Frame):
+        return result.table()
+    if isinstance(result, Series):
+        return result.array
     if not isinstance(result, Array):
         raise UnsupportedError(f"the function returns {type(result).__name__}, expected an array", where=str(function))
     return result
@@ -73,9 +106,70 @@ def _functions_of_arrays(names: dict[str, Any]) -> Iterator[None]:
             names.update(original_checks)
 
 
+@contextlib.contextmanager
+def _functions_of_frames(is_needed: bool) -> Iterator[None]:
+    """Replace functions of pandas by those of frames of the graph."""
+    if not is_needed:
+        yield
+        return
+    import pandas
+
+    replaced: dict[str, Any] = {
+        "concat": _dispatched(pandas.concat, joined_columns),
+        "cut": _dispatched(pandas.cut, cut),
+        "DataFrame": _class_of(pandas.DataFrame, Frame, frame_of),
+        "Series": _class_of(pandas.Series, Series, lambda data, index=None, name=None: Series(data, name)),
+        "to_numeric": _dispatched(pandas.to_numeric, lambda x, **_: x.astype(np.float64)),
+    }
+    for name, method in (("isna", "isna"), ("isnull", "isna"), ("notna", "notna"), ("notnull", "notna")):
+        replaced[name] = _dispatched(getattr(pandas, name), lambda x, method=method: getattr(x, method)())
+    with _LOCK:
+        originals = {name: getattr(pandas, name) for name in replaced}
+        try:
+            for name, value in replaced.items():
+                setattr(pandas, name, value)
+            yield
+        finally:
+            for name, value in originals.items():
+                setattr(pandas, name, value)
+
+
+def _is_of_graph(value: Any, depth: int = 2) -> bool:
+    if isinstance(value, (Array, Series, Frame, Rows)):
+        return True
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return depth > 0 and any(_is_of_graph(one, depth - 1) for one in inner)
+
+
+def _dispatched(original: Callable[..., Any], translation: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        is_of_graph = any(_is_of_graph(one) for one in (*arguments, *options.values()))
+        return (translation if is_of_graph else original)(*arguments, **options)
+
+    return call
+
+
+def _class_of(original: type, traced_class: type, translation: Callable[..., Any]) -> type:
+    """Return a class that makes objects of pandas or of the graph, and that both are instances of."""
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, (original, traced_class))
+
+        def __call__(cls, *arguments: Any, **options: Any) -> Any:
+            return _dispatched(original, translation)(*arguments, **options)
+
+    return Kind(original.__name__, (), {})
+
+
 def _conversion(original: Callable[..., Any], copies: bool) -> Callable[..., Any]:
     def convert(value: Any, dtype: Any = None, *rest: Any, **options: Any) -> Any:
-        if isinstance(value, (list, tuple)) and any(isinstance(one, Array) for one in value):
+        if isinstance(value, Series):
+            value = value.array
+        if isinstance(value, Frame):
+            value = value.matrix()
+        if isinstance(value, (list, tuple)) and any(isinstance(one, (Array, Series)) for one in value):
+            value = [one.array if isinstance(one, Series) else one for one in value]
             value = joined_along(0, *value)
         if not isinstance(value, Array):
             return original(value, dtype, *rest, **options)
@@ -121,6 +215,10 @@ class _Columns:
 
     def __getitem__(self, key: Any) -> Any:
         parts = key if isinstance(key, tuple) else (key,)
+        parts = tuple(
+            part.array if isinstance(part, Series) else part.matrix() if isinstance(part, Frame) else part
+            for part in parts
+        )
         if not any(isinstance(part, Array) for part in parts):
             return self._original[key]
         return concatenated([as_matrix(part) for part in parts], axis=-1)

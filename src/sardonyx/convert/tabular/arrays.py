@@ -35,16 +35,7 @@ _UNARY = {
     np.sign: "Sign",
     np.sin: "Sin",
     np.cos: "Cos",
-    np.tan: "Tan",
-    np.arcsin: "Asin",
-    np.arccos: "Acos",
-    np.arctan: "Atan",
-    np.sinh: "Sinh",
-    np.cosh: "Cosh",
     np.tanh: "Tanh",
-    np.arcsinh: "Asinh",
-    np.arccosh: "Acosh",
-    np.arctanh: "Atanh",
     np.floor: "Floor",
     np.ceil: "Ceil",
     np.rint: "Round",
@@ -104,6 +95,7 @@ class Array(NDArrayOperatorsMixin):
         builder: The graph.
         value: The value; an assignment to elements replaces the value.
         dtype: Element type of numpy.
+        names: Names of columns, if the array has the place of a data frame.
     """
 
     __hash__ = object.__hash__
@@ -112,6 +104,7 @@ class Array(NDArrayOperatorsMixin):
         self.builder = builder
         self.value = value
         self.dtype = np.dtype(dtype)
+        self.names: Sequence[str] = ()
         self._owner: _Owner | None = None
         self._views: list[weakref.ref[Array]] = []
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,10 @@ import numpy as np
 from sardonyx.convert.tabular.arrays import Array, concatenated, where
 from sardonyx.convert.tabular.methods import Table, number_matrix
 from sardonyx.convert.tabular.preprocessing import category_matches, column
+from sardonyx.errors import UnsupportedError
+
+_MOST_ASSIGNMENTS = 1000
+"""Assignments of lists of categories to columns that are compared."""
 
 
 def frame_categories(estimator: Any) -> dict[int, list[Any]]:
@@ -32,9 +37,37 @@ def _of_lightgbm(booster: Any) -> dict[int, list[Any]]:
     if not categories:
         return {}
     lines = booster.model_to_string(num_iteration=1).splitlines()
-    line = next((line for line in lines if line.startswith("[categorical_feature: ")), "")
-    columns = [int(part) for part in line[len("[categorical_feature: ") : -1].split(",") if part]
-    return dict(zip(columns, categories, strict=False))
+    unordered = _values(lines, "[categorical_feature: ", ",")
+    columns = _columns_of_lists(_values(lines, "feature_infos=", " "), {int(part) for part in unordered}, categories)
+    return dict(zip(columns, categories, strict=True))
+
+
+def _values(lines: list[str], start: str, separator: str) -> list[str]:
+    line = next((line for line in lines if line.startswith(start)), start)
+    return [part for part in line[len(start) :].rstrip("]" if start[0] == "[" else None).split(separator) if part]
+
+
+def _columns_of_lists(ranges: list[str], unordered: set[int], categories: list[list[Any]]) -> tuple[int, ...]:
+    """Return the columns that lists of categories belong to; ordered ones are numbers of which the range is known."""
+    missing = len(categories) - len(unordered)
+    numbers = [i for i, text in enumerate(ranges) if i not in unordered and re.fullmatch(r"\[0:\d+\]|none", text)]
+    fitting = []
+    for ordered in itertools.combinations(numbers, max(missing, 0)):
+        columns = tuple(sorted(unordered.union(ordered)))
+        lasts = {column: len(known) - 1 for column, known in zip(columns, categories, strict=True)}
+        if all(ranges[i] == "none" or int(ranges[i][3:-1]) <= lasts[i] for i in ordered):
+            fitting.append((sum(ranges[i] != f"[0:{lasts[i]}]" for i in ordered), columns))
+        if len(fitting) > _MOST_ASSIGNMENTS:
+            break
+    best = [columns for rest, columns in fitting if rest == min(fitting)[0]]
+    if len(best) != 1:
+        raise UnsupportedError(
+            f"{len(categories)} columns of categories, of which the model names {len(unordered)}: ordered categories"
+            " are numbers for lightgbm, and several columns may be theirs",
+            where="lightgbm",
+            remedy="Fit the model with categories that are not ordered, or with their numbers.",
+        )
+    return best[0]
 
 
 def _of_xgboost(booster: Any) -> dict[int, list[Any]]:
@@ -49,7 +82,15 @@ def _entries(entry: dict[str, Any]) -> list[Any]:
         return list(entry.get("values", ()))
     text = bytes(value % 256 for value in entry["values"])
     bounds = entry["offsets"]
-    return [text[low:high].decode() for low, high in itertools.pairwise(bounds)]
+    try:
+        return [text[low:high].decode() for low, high in itertools.pairwise(bounds)]
+    except UnicodeDecodeError as error:
+        # xgboost 3.2 cuts texts after as many bytes as they have characters.
+        raise UnsupportedError(
+            "xgboost stores categories with letters outside of ASCII incompletely",
+            where="xgboost",
+            remedy="Rename these categories, or encode them ahead of the model.",
+        ) from error
 
 
 def coded_matrix(estimator: Any, x: Any) -> Array:

@@ -32,6 +32,7 @@ class Columns:
         is_vector: True if the estimator accepts one value per row: a text, a label, a number.
         number: The element type of numbers.
         categories: The categories of columns of a data frame of pandas' type `category`.
+        missing: Missing values of columns of texts by the texts that stand for them: ``nan`` and ``None``.
     """
 
     kinds: tuple[str, ...]
@@ -39,6 +40,7 @@ class Columns:
     is_vector: bool = False
     number: npt.DTypeLike = np.float64
     categories: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    missing: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_mixed(self) -> bool:
@@ -56,16 +58,33 @@ class Columns:
         if self.is_mixed:
             columns = [_column(rows, i) for i in range(len(self.kinds))]
             return {
-                name: np.asarray(column, object if kind == TEXT else self.number).reshape(-1, 1)
+                name: (self._texts(column) if kind == TEXT else np.asarray(column, self.number)).reshape(-1, 1)
                 for name, column, kind in zip(self.input_names(), columns, self.kinds, strict=True)
             }
         array = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
-        array = array.astype(object if self.kinds[0] == TEXT else self.number)
+        array = self._texts(array) if self.kinds[0] == TEXT else array.astype(self.number)
         return {"X": array.reshape(-1) if self.is_vector else array}
+
+    def _texts(self, values: Any) -> npt.NDArray[Any]:
+        """Return values as texts; missing ones are ``nan`` or ``None``."""
+        array = np.asarray(values, object)
+        other = "nan" if "nan" in self.missing and "None" not in self.missing else "None"
+        texts = [other if value is None else str(value) for value in array.reshape(-1)]
+        return np.array([*texts, None], object)[:-1].reshape(array.shape)
+
+    def _source_values(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return texts of feeds as the estimator knows them, with its missing values."""
+        result = array.astype(object)
+        for text, value in self.missing.items():
+            result[array == text] = value
+        return result
 
     def rows(self, feeds: Mapping[str, Any]) -> Any:
         """Return feeds as the estimator accepts them."""
         arrays = [np.asarray(feeds[name]) for name in self.input_names()]
+        if self.missing:
+            pairs = zip(arrays, self.kinds, strict=False)
+            arrays = [self._source_values(array) if kind == TEXT else array for array, kind in pairs]
         if not self.is_mixed:
             return self._named(arrays[0]) if self.names and not self.is_vector else arrays[0]
         matrix = np.concatenate([array.astype(object) for array in arrays], axis=1)
@@ -76,7 +95,8 @@ class Columns:
             return matrix
         import pandas
 
-        frame = pandas.DataFrame(matrix, columns=list(self.names))
+        # Columns of texts stay objects: in pandas' own type for texts, every missing value is NaN.
+        frame = pandas.DataFrame(matrix, columns=list(self.names), dtype=matrix.dtype)
         if self.is_mixed:
             for name, kind in zip(self.names, self.kinds, strict=True):
                 if kind == NUMBER:
@@ -103,11 +123,12 @@ def columns_of(estimator: Any, example: Any) -> Columns:
         OptionError: The estimator is not fitted, or its columns are not known.
     """
     names = tuple(str(name) for name in getattr(estimator, "feature_names_in_", ()))
+    missing = missing_texts(estimator)
     categories = next((known for part in parts_of(estimator) if (known := frame_categories(part))), {})
     if len(names) <= max(categories, default=-1):
         categories = {}
     if example is not None:
-        return replace(_columns_of_example(example, names), categories=categories)
+        return replace(_columns_of_example(example, names), categories=categories, missing=missing)
     kinds, is_vector = _kinds(estimator)
     if not kinds:
         raise OptionError(
@@ -115,7 +136,21 @@ def columns_of(estimator: Any, example: Any) -> Columns:
             where=type(estimator).__name__,
             remedy="Fit the estimator, or give example rows.",
         )
-    return Columns(tuple(kinds), () if is_vector else names, is_vector, categories=categories)
+    return Columns(tuple(kinds), () if is_vector else names, is_vector, categories=categories, missing=missing)
+
+
+def missing_texts(estimator: Any) -> dict[str, Any]:
+    """Return the missing values that encoders and imputers of texts know, by the texts that stand for them."""
+    result: dict[str, Any] = {}
+    for part in parts_of(estimator):
+        known: list[Any] = [value for values in getattr(part, "categories_", ()) for value in values]
+        if any(isinstance(statistic, str) for statistic in np.ravel(getattr(part, "statistics_", ()))):
+            known = [part.missing_values, ""]
+        if any(isinstance(value, str) for value in known):
+            result |= {str(value): value for value in known if value is None or value != value}
+        for member in _members(part):
+            result |= {} if member is estimator else missing_texts(member)
+    return result
 
 
 def _columns_of_example(example: Any, names: tuple[str, ...]) -> Columns:
@@ -233,7 +268,8 @@ def examples(estimator: Any, columns: Columns) -> Sequence[Mapping[str, Any]]:
     for part in parts_of(estimator):
         known += [v for values in getattr(part, "categories_", ()) for v in values if isinstance(v, str)]
         known += [term for term in getattr(part, "vocabulary_", ()) if isinstance(term, str)][:200]
-        known += [v for v in np.ravel(getattr(part, "classes_", ())) if isinstance(v, str) and len(columns.kinds) == 1]
+        if len(columns.kinds) == 1:
+            known += [v for v in getattr(part, "classes_", ()) if isinstance(v, str)]
     generator = np.random.default_rng(0)
     scale = _scales(estimator, len(columns.kinds))
     result = []
@@ -247,6 +283,8 @@ def examples(estimator: Any, columns: Columns) -> Sequence[Mapping[str, Any]]:
                 table[:, i] = _category(estimator, i, generator, rows, table[:, i])
             else:
                 table[:, i] = _numbers(estimator, i, generator, rows, scale[i])
+        if number == len(_ROWS) - 1 and columns.missing:
+            table[0, [i for i, kind in enumerate(columns.kinds) if kind == TEXT]] = next(iter(columns.missing))
         if number == 0 and _allows_missing(estimator):
             table[0, [i for i, kind in enumerate(columns.kinds) if kind == NUMBER][:1]] = np.nan
         result.append(columns.feeds(table[:, 0] if columns.is_vector else table))

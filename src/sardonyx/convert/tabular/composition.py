@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.convert.tabular.array_tracing import traced
 from sardonyx.convert.tabular.arrays import Array, concatenated
-from sardonyx.convert.tabular.methods import Table, apply, method, number_matrix
+from sardonyx.convert.tabular.methods import Table, apply, method
 from sardonyx.errors import UnsupportedError
 
 
@@ -72,8 +72,9 @@ def column_transformer(estimator: Any, x: Any) -> Any:
         if not indices:
             continue
         part = x.select(indices) if isinstance(x, Table) else x.columns(indices)
+        part.names = [x.names[i] for i in indices] if len(x.names) else ()
         if isinstance(columns, (str, int, np.integer)) and isinstance(part, Array):
-            part = part.ravel()
+            part = part.ravel()  # Without names: one column by its name is a vector.
         if transformer != "passthrough":
             part = apply("transform", transformer, part)
         parts.append(part)
@@ -81,15 +82,18 @@ def column_transformer(estimator: Any, x: Any) -> Any:
 
 
 def joined(parts: list[Any]) -> Any:
-    """Return parts side by side: one matrix if all are numbers or all are texts."""
+    """Return parts side by side: one matrix if all are numbers or all are texts, else a table."""
     flat: list[Array] = []
     for part in parts:
         flat += part.parts if isinstance(part, Table) else [part]
     if not flat:
         raise UnsupportedError("a transformer without columns has no translation")
-    if any(part.dtype == object for part in flat) and not all(part.dtype == object for part in flat):
-        raise UnsupportedError("texts and numbers in one result have no translation")
-    return concatenated(flat, axis=1)
+    if len({part.dtype == object for part in flat}) == 1:
+        return concatenated(flat, axis=1)
+    widths = [part.sizes()[1] for part in flat]
+    if None in widths:
+        raise UnsupportedError("texts and numbers in one result, with a number of columns that is not known")
+    return Table(flat, [int(width or 0) for width in widths])
 
 
 @method("transform", "FeatureUnion")
@@ -131,4 +135,4 @@ def custom_transform(estimator: Any, x: Any) -> Any:
     """Translate a user's own transformer by calling its ``transform`` with an array of the graph."""
     if type(estimator).__module__.partition(".")[0] in ("sklearn", "xgboost", "lightgbm", "catboost"):
         raise UnsupportedError("the class has no translation", where=f"{type(estimator).__qualname__}.transform")
-    return traced(type(estimator).transform.__get__(estimator), number_matrix(x), {})
+    return traced(type(estimator).transform.__get__(estimator), x, {}, x.names)

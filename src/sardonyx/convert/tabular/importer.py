@@ -214,6 +214,7 @@ def _inputs(builder: GraphBuilder, columns: Columns) -> tuple[list[ir.Value], An
         arrays.append(Array(builder, values[-1], object if kind == TEXT else columns.number))
     if columns.is_mixed:
         return values, Table(arrays, [1] * len(arrays), columns.names)
+    arrays[0].names = columns.names
     return values, arrays[0]
 
 

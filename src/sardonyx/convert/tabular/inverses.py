@@ -9,6 +9,7 @@ import numpy as np
 from sardonyx.convert.tabular.arrays import Array, concatenated, where
 from sardonyx.convert.tabular.linear import interpolated
 from sardonyx.convert.tabular.methods import apply, method, number_matrix
+from sardonyx.convert.tabular.wide_functions import erf
 
 _THRESHOLD = 1e-7
 """Probabilities closer to 0 or 1 are the least and the largest quantile, as scikit-learn has it."""
@@ -53,7 +54,7 @@ def quantiles_inverse(estimator: Any, x: Any) -> Array:
     for i in range(estimator.quantiles_.shape[1]):
         column, points = value.columns(i), estimator.quantiles_[:, i]
         if is_normal:
-            column = ((column * float(np.sqrt(0.5))).node("Erf") + 1.0) * 0.5
+            column = (erf(column * float(np.sqrt(0.5))) + 1.0) * 0.5
         result = interpolated(column, estimator.references_, points)
         edge = _THRESHOLD if is_normal else 0.0
         result = where(column + edge > 1.0 if is_normal else np.equal(column, 1.0), float(points[-1]), result)

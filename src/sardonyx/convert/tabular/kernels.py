@@ -11,6 +11,7 @@ from sardonyx.convert.graph_builder import GraphBuilder
 from sardonyx.convert.tabular.arrays import Array, concatenated, sigmoid, where
 from sardonyx.convert.tabular.linear import normalized, two_columns
 from sardonyx.convert.tabular.methods import labels, method, number_matrix
+from sardonyx.convert.tabular.wide_functions import erf
 from sardonyx.errors import UnsupportedError
 
 
@@ -256,7 +257,7 @@ def _laplace_proba(estimator: Any, x: Array) -> Array:
     variance = (prior - (projected * projected).sum(1)).reshape(1, -1)
     alpha = 1.0 / (variance * 2.0)
     gamma = mean * _LAMBDAS.reshape(-1, 1)
-    error = (gamma * np.sqrt(alpha / (alpha + (_LAMBDAS**2).reshape(-1, 1)))).node("Erf")
+    error = erf(gamma * np.sqrt(alpha / (alpha + (_LAMBDAS**2).reshape(-1, 1))))
     integrals = np.sqrt(np.pi / alpha) * error / (np.sqrt(variance * (2 * np.pi)) * 2.0)
     coefficients = _COEFFICIENTS.reshape(-1, 1)
     return (integrals * coefficients).sum(0) + 0.5 * float(coefficients.sum())

@@ -11,6 +11,7 @@ from sardonyx.convert.tabular.array_tracing import traced
 from sardonyx.convert.tabular.arrays import Array, concatenated, where
 from sardonyx.convert.tabular.linear import interpolated
 from sardonyx.convert.tabular.methods import Table, apply, method, number_matrix
+from sardonyx.convert.tabular.wide_functions import erf
 from sardonyx.errors import UnsupportedError
 
 
@@ -233,7 +234,7 @@ def normal_quantile(p: Array) -> Array:
     tail = _polynomial(root, _TAIL[0]) / _polynomial(root, _TAIL[1])
     start = where(smaller < 0.02425, where(p < 0.5, tail, tail * -1.0), middle)
     # One Halley step brings the error to that of erf.
-    error = ((start * float(np.sqrt(0.5))).node("Erf") + 1.0) * 0.5 - p
+    error = (erf(start * float(np.sqrt(0.5))) + 1.0) * 0.5 - p
     slope = error * np.exp(start * start * 0.5) * float(np.sqrt(2 * np.pi))
     return start - slope / (start * slope * 0.5 + 1.0)
 
@@ -270,9 +271,15 @@ def category_matches(values: Array, categories: Any) -> Array:
     """Return True where a column [rows, 1] equals a category, [rows, categories]; NaN equals NaN."""
     known = np.asarray(categories)
     if values.dtype == object:
-        texts = np.array(["" if category is None else str(category) for category in known], object)
+        texts = np.array([str(category) for category in known], object)
         return values.node("Equal", values.constant(texts, object), dtype=bool)
-    numbers = known.astype(np.float64)
+    try:
+        numbers = known.astype(np.float64)
+    except ValueError as error:
+        raise UnsupportedError(
+            f"the column is of numbers, the categories are texts: {list(known[:3])}",
+            remedy="Give example rows: the types of columns are taken from these.",
+        ) from error
     value = values.cast(np.float64)
     result = np.equal(value, numbers)
     if np.isnan(numbers).any():
@@ -292,7 +299,7 @@ def ordinal(estimator: Any, x: Any) -> Array:
             numbers = np.asarray(groups[i], np.float64)
         missing = estimator._missing_indices.get(i) if hasattr(estimator, "_missing_indices") else None
         if missing is not None:
-            numbers[missing] = np.nan
+            numbers[missing] = float(estimator.encoded_missing_value)
         index = matches.argmax(1)
         number = index.constant(numbers, np.float64).rows(index)
         if estimator.handle_unknown == "use_encoded_value":
@@ -387,4 +394,5 @@ def function(estimator: Any, x: Any) -> Any:
     inner = getattr(estimator.func, "func", estimator.func)
     if inner is None or getattr(inner, "__name__", "") == "check_array":
         return x
-    return traced(estimator.func, x, estimator.kw_args or {})
+    names = () if estimator.validate else tuple(getattr(estimator, "feature_names_in_", ()))
+    return traced(estimator.func, x, estimator.kw_args or {}, names)

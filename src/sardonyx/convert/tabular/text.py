@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
+from sardonyx.convert.graph_builder import GraphBuilder
 from sardonyx.convert.tabular.arrays import Array, concatenated, where
 from sardonyx.convert.tabular.methods import method
 from sardonyx.convert.tabular.patterns import WORD_RUN, portable, whole_run
@@ -34,11 +39,69 @@ def _normalized(estimator: Any, texts: Array) -> Array:
             where=type(estimator).__name__,
             remedy="Use a token_pattern, str.lower or str.split.",
         )
-    if estimator.strip_accents is not None and prepares is None:
-        raise UnsupportedError("strip_accents", where=type(estimator).__name__)
     flat = texts.ravel()
-    is_lower = prepares is not None or estimator.lowercase
-    return flat.node("StringNormalizer", case_change_action="LOWER") if is_lower else flat
+    if prepares is not None or estimator.lowercase:
+        flat = flat.node("StringNormalizer", case_change_action="LOWER")
+    if estimator.strip_accents is None or prepares is not None:
+        return flat
+    if estimator.strip_accents not in ("unicode", "ascii"):
+        raise UnsupportedError("a function of Python as strip_accents", where=type(estimator).__name__)
+    return _without_accents(flat, estimator.strip_accents == "ascii")
+
+
+def _without_accents(texts: Array, only_ascii: bool) -> Array:
+    """Return texts whose letters have no accents: every character replaced, and joined again by a loop."""
+    parts = _split(texts, portable(r"\s|\S"))
+    old, new = _replaced_characters(only_ascii)
+    known = parts.node(
+        "LabelEncoder", domain="ai.onnx.ml", keys_strings=old, values_strings=new, default_string=_BETWEEN
+    )
+    parts = _is_one_of(known, [_BETWEEN]).node("Where", parts, known, dtype=object)
+    if only_ascii:
+        is_plain = parts.node("RegexFullMatch", dtype=bool, pattern=r"[\x00-\x7f]*")
+        parts = is_plain.node("Where", parts, parts.constant(np.array("", object)), dtype=object)
+    is_padding = _is_one_of(parts, [_PADDING])
+    parts = is_padding.node("Where", parts.constant(np.array("", object)), parts, dtype=object)
+    return _concatenation(parts)
+
+
+def _concatenation(parts: Array) -> Array:
+    """Return texts [rows, parts] joined along the parts, [rows]."""
+    builder = parts.builder
+    rows = builder.node("Shape", parts.value, start=0, end=1)
+    empty = builder.node("Expand", parts.constant(np.array("", object)).value, rows)
+    columns = builder.node("Squeeze", builder.node("Shape", parts.value, start=1, end=2), builder.constant([0]))
+    inner = GraphBuilder(builder.names)
+    number, condition, text = (
+        ir.Value(name=builder.names.fresh(name), type=ir.TensorType(kind), shape=ir.Shape(shape))
+        for name, kind, shape in (
+            ("part", ir.DataType.INT64, []),
+            ("continues", ir.DataType.BOOL, []),
+            ("text", ir.DataType.STRING, [None]),
+        )
+    )
+    column = inner.node("Gather", parts.value, number, axis=1)
+    longer, goes_on = inner.node("StringConcat", text, column), inner.node("Identity", condition)
+    body = inner.graph([number, condition, text], [goes_on, longer], "joined")
+    return Array(builder, builder.node("Loop", columns, None, empty, body=body), object)
+
+
+@functools.lru_cache(maxsize=2)
+def _replaced_characters(only_ascii: bool) -> tuple[list[str], list[str]]:
+    """Return the characters that lose accents, and what remains of each."""
+    old, new = [], []
+    for code in range(1, sys.maxunicode + 1):
+        character = chr(code)
+        if 0xD800 <= code < 0xE000:
+            continue
+        plain = unicodedata.normalize("NFKD", character)
+        rest = "".join(one for one in plain if not unicodedata.combining(one))
+        rest = plain.encode("ascii", "ignore").decode() if only_ascii else rest
+        # What is not ASCII and has no other form is left out by the range of characters.
+        if rest != character and not (only_ascii and not rest):
+            old.append(character)
+            new.append(rest)
+    return old, new
 
 
 def _split(texts: Array, pattern: str) -> Array:
@@ -84,8 +147,6 @@ def _is_one_of(tokens: Array, words: Sequence[str]) -> Array:
 
 def _padded_words(estimator: Any, texts: Array) -> Array:
     """Return the characters of each text with a space at both ends of every word, and a token between words."""
-    if estimator.ngram_range[0] < 2:
-        raise UnsupportedError("analyzer='char_wb' with single characters", where=type(estimator).__name__)
     parts = _split(texts, portable(r"\s+|\S"))
     is_space = parts.node("RegexFullMatch", dtype=bool, pattern=portable(r"\s+"))
     space, between, padding = (parts.constant(np.array(one, object)) for one in (" ", _BETWEEN, _PADDING))
@@ -145,6 +206,13 @@ def counts(estimator: Any, texts: Array) -> Array:
             if len(gram) == n:
                 pool += gram
                 columns.append(column)
+    is_alone = estimator.analyzer == "char_wb" and low == 1 and (" ",) in grams
+    if is_alone:
+        # Empty words at the ends of a text have spaces here that scikit-learn has not.
+        position = grams.index((" ",))
+        pool_position = pool.index(" ")
+        del pool[pool_position], columns[columns.index(position)]
+        starts = [start - (start > pool_position) for start in starts]
     result = tokens.node(
         "TfIdfVectorizer",
         dtype=np.float32,
@@ -156,6 +224,10 @@ def counts(estimator: Any, texts: Array) -> Array:
         ngram_indexes=columns,
         pool_strings=pool,
     ).cast(np.float64)
+    if is_alone:
+        words = _split(_normalized(estimator, texts), portable(r"\S+"))
+        count = np.logical_not(_is_one_of(words, [_PADDING])).sum(1, keepdims=True).cast(np.float64)
+        result = where(np.arange(len(grams)) == position, count * 2.0, result)
     if estimator.binary:
         result = (result > 0.0).cast(np.float64)
     return result if type(estimator).__name__ == "TfidfVectorizer" else result.cast(estimator.dtype)
