@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sardonyx.compiler.llvm.ir_builder import Emitter
-from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.target.description import TUNINGS, Target
 from sardonyx.compiler.target.tile_permission import ARCH_PRCTL, REQUEST_STATE, TILE_DATA
 
 _EAX, _EBX, _ECX, _EDX = 0, 1, 2, 3
@@ -45,7 +45,7 @@ class Needs(NamedTuple):
 
 def needs(target: Target) -> Needs:
     """Return the requirements of code for a target."""
-    features = [feature[1:] for feature in target.features.split(",") if feature.startswith("+")]
+    features = [feature[1:] for feature in target.features.split(",") if feature[0] == "+" and feature not in TUNINGS]
     saved = 0
     for feature in features:
         saved |= _SAVED.get(feature, 0)

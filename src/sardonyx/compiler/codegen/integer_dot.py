@@ -99,7 +99,9 @@ def each_entry(
         yield [number(entry, i) for i in range(numbers)], e.address(entry, "i32", head)
 
 
-def dot_add(e: Emitter, lanes: int, dot_width: int, a: str, b: str, c: str, *, saturates: bool) -> str:
+def dot_add(
+    e: Emitter, lanes: int, dot_width: int, a: str, b: str, c: str, *, saturates: bool, adds_pairs: bool = False
+) -> str:
     """Return ``c`` plus the sum of the products in each 32-bit lane.
 
     Args:
@@ -111,10 +113,13 @@ def dot_add(e: Emitter, lanes: int, dot_width: int, a: str, b: str, c: str, *, s
         c: The sums.
         saturates: True if the target's byte products saturate, see :attr:`.Target.saturates`; no pair of ``b`` may then
             be :func:`overflowing`.
+        adds_pairs: True if the target adds the products of two pairs of 16 bits in one instruction.
     """
     type = vector(lanes, "i32")
     if dot_width == 4 and not saturates:
         return e.call(type, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", [(type, c), (type, a), (type, b)])
+    if dot_width == 2 and adds_pairs:
+        return e.call(type, f"llvm.x86.avx512.vpdpwssd.{32 * lanes}", [(type, c), (type, a), (type, b)])
     pairs = vector(2 * lanes, "i16")
     if dot_width == 4:
         bytes = vector(4 * lanes, "i8")

@@ -71,17 +71,9 @@ def _describe(match: Convolution, target: Target, threads: int) -> ConvolutionPr
         return replace(problem, dot_width=2)
     if narrow and form is None and not is_depthwise(problem):
         raise UnsupportedError(f"convolve of {match.image.type} with {weights.type} has no kernel.")
-    return replace(problem, exact=True) if narrow and is_winograd(problem) and _is_small(match) else problem
-
-
-def _is_small(match: Convolution) -> bool:
-    """Return True if an image of 8-bit integers or their differences, and the weights, permit Winograd's algorithm."""
-    weights = match.weights
-    if not weights.is_constant or not _is_difference(match.image):
-        return False
-    largest = int(np.abs(np.asarray(weights.known).astype(np.int32)).max(initial=0))
-    _, _, channels, *window = fixed(shape_of(weights))
-    return winograd.is_exact(channels, tuple(window), largest)
+    if narrow and is_winograd(problem) and match.weights.is_constant and _is_difference(match.image):
+        return replace(problem, exact=winograd.most_exact_results(np.asarray(match.weights.known)[0]))
+    return problem
 
 
 def _is_difference(image: Value) -> bool:

@@ -93,7 +93,10 @@ class Target:
 _X86 = "x86_64-unknown-linux-gnu"
 _AVX2 = "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+sse4.2"
 _AVX512 = f"{_AVX2},+avx512f,+avx512bw,+avx512dq,+avx512vl,-prefer-256-bit"
-_VNNI = f"{_AVX512},+avx512vnni"
+_VNNI = f"{_AVX512},+avx512vnni,+fast-dpwssd"
+TUNINGS = frozenset({"+fast-dpwssd"})
+"""Features of LLVM that prefer instructions and need no processor."""
+
 _BF16 = f"{_VNNI},+avx512vbmi,+avx512bf16"
 _TILES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
 """Linux's names of the features of matrix tiles."""

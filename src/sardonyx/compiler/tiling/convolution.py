@@ -52,8 +52,8 @@ class ConvolutionProblem:
         constant_weights: True if the weights are known when the program is compiled.
         ends: True if no other convolution and no pooling reads the result.
         dot_width: Adjacent channels that a lane multiplies and adds in one instruction.
-        exact: True if the numbers of an image of integers and the weights are small enough that Winograd's algorithm is
-            exact.
+        exact: The most results along an axis of a tile of Winograd's algorithm that is exact for the weights, and an
+            image of 8-bit integers or their differences; 0 if none is.
     """
 
     batch: Size
@@ -71,7 +71,7 @@ class ConvolutionProblem:
     constant_weights: bool = True
     ends: bool = False
     dot_width: int = 1
-    exact: bool = False
+    exact: int = 0
 
     def __str__(self) -> str:
         sizes = "x".join(f"({size})" if isinstance(size, Dim) else str(size) for size in self.out)
@@ -88,7 +88,7 @@ class ConvolutionProblem:
         parts += [] if self.constant_weights else ["run-time weights"]
         parts += ["last"] if self.ends else []
         parts += [f"dot width {self.dot_width}"] if self.dot_width > 1 else []
-        parts += ["small numbers"] if self.exact else []
+        parts += [f"exact tiles of {self.exact}"] if self.exact else []
         return " ".join(parts)
 
     @property
@@ -264,10 +264,12 @@ class ConvolutionSchedule:
             require(is_winograd(problem), "winograd takes 3x3, 1x3 or 3x1 windows of stride 1 and one group.")
             integer = is_integer(problem.dtype)
             require(not integer or _is_integer_winograd(problem, target), "winograd is not exact for these integers.")
-            most = 2 if integer else LARGEST
-            rows, columns = (range(2, most + 1) if taps > 1 else range(1, 2) for taps in problem.window)
+            if integer:
+                known = winograd.integer_tiles(problem.window, problem.exact)
+                require(self.winograd_tile in known, f"expected a winograd_tile of {known}.")
+            rows, columns = (range(2, LARGEST + 1) if taps > 1 else range(1, 2) for taps in problem.window)
             fits = self.winograd_tile[0] in rows and self.winograd_tile[1] in columns
-            require(fits, f"expected a winograd_tile in {rows.start}..{most}, or 1 along an axis of one tap.")
+            require(fits, f"expected a winograd_tile in {rows.start}..{LARGEST}, or 1 along an axis of one tap.")
             require(not integer or not (self.staged or self.fresh), "integers are transformed in one kernel.")
             error = 0.0 if integer else winograd.error_bound(self.winograd_tile, problem.channels)
             allowed = problem.largest_winograd_error
@@ -328,11 +330,8 @@ def is_winograd(problem: ConvolutionProblem) -> bool:
 
 
 def _is_integer_winograd(problem: ConvolutionProblem, target: Target) -> bool:
-    """Return True if Winograd's algorithm computes a convolution of integers exactly, and may be faster.
-
-    Processors that add four products of bytes at once are as fast without transforms.
-    """
-    return is_winograd(problem) and problem.exact and target.saturates and target.together(16) > 1
+    """Return True if Winograd's algorithm computes a convolution of integers exactly."""
+    return is_winograd(problem) and problem.exact > 0 and target.together(16) > 1
 
 
 def suits_pairs(problem: ConvolutionProblem, target: Target) -> bool:
@@ -484,14 +483,19 @@ def _choose_integer_winograd(
     alternatives: tuple[Candidate[ConvolutionSchedule], ...],
 ) -> Choice[ConvolutionSchedule]:
     """Choose between the direct form of integers and Winograd's, by estimated cost."""
-    tile = 2 if problem.window[0] > 1 else 1, 2 if problem.window[1] > 1 else 1
-    schedule = ConvolutionSchedule("winograd", True, winograd_tile=tile)
-    cost = winograd.integer_cost(target, tile, **problem.winograd_sizes, workers=problem.threads)
-    fmas = problem.fmas * (costs.INTEGER_QUAD_FMAS / 4 if problem.dot_width == 4 else costs.INTEGER_PAIR_FMAS / 2)
-    if cost < fmas:
-        rejected = Candidate(direct, "higher estimated cost", fmas)
-        return Choice(problem, schedule, "least estimated cost", cost, (rejected, *alternatives))
-    return Choice(problem, direct, "least estimated cost", fmas, (Candidate(schedule, "higher", cost), *alternatives))
+    compared = [
+        Candidate(
+            ConvolutionSchedule("winograd", True, winograd_tile=tile),
+            "higher estimated cost",
+            winograd.integer_cost(target, tile, **problem.winograd_sizes, workers=problem.threads),
+        )
+        for tile in winograd.integer_tiles(problem.window, problem.exact)
+    ]
+    product = costs.INTEGER_QUAD_FMAS if problem.dot_width == 4 else costs.INTEGER_PAIR_FMAS
+    fmas = problem.fmas * (product if target.saturates else 1) / problem.dot_width
+    compared.append(Candidate(direct, "higher estimated cost", fmas))
+    best, *rejected = sorted(compared, key=lambda candidate: candidate.cost or 0)
+    return Choice(problem, best.schedule, "least estimated cost", best.cost, (*rejected, *alternatives))
 
 
 def _choose_winograd(

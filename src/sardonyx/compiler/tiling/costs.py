@@ -234,6 +234,13 @@ WINOGRAD_BYTE_FMAS = 2
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/winograd.py`.
 """
 
+WINOGRAD_PREFETCH_WORDS = 8 << 10
+"""Distance of prefetches of integer weights, which are read in the order of memory, in words of 32 bits.
+
+Trades instructions against the latency of memory: a network's weights exceed L2, and tiles multiply each weight soon.
+Provenance: Zen 5 (busy), int8 ResNet-18.
+"""
+
 INTEGER_QUAD_FMAS, INTEGER_PAIR_FMAS, WINOGRAD_PAIR_FMAS = 2.1, 1.5, 1.7
 """Vector FMAs that take as long as an integer product of all lanes: of four bytes, of two integers of 16 bits in a
 direct convolution, and of two in Winograd's.

@@ -39,6 +39,11 @@ Of pairs of small fractions these have the least error in float32; F(4,3) with 1
 2.2 times the error.
 """
 
+INTEGER_RESULTS = (2, 4)
+"""The ``m`` of integers: all points are integers."""
+
+_INTEGER_POINTS = {2: (Fraction(1),), 4: (Fraction(1), Fraction(2))}
+
 
 @dataclass(frozen=True)
 class ShortConvolution:
@@ -79,16 +84,87 @@ class ShortConvolution:
         return math.sqrt(float(along.max()) / self.taps)
 
 
+@dataclass(frozen=True)
+class IntegerConvolution(ShortConvolution):
+    """``F(m, taps)`` of integers: matrices of integers, and results that are multiples of the true ones.
+
+    Attributes:
+        factor: The odd factor of all results.
+        shifts: For each result, the power of 2 that is its other factor.
+    """
+
+    factor: int
+    shifts: tuple[int, ...]
+
+    @property
+    def input_growth(self) -> int:
+        """Largest transformed input for inputs up to 1."""
+        return _largest_sum(self.input)
+
+    @property
+    def weight_growth(self) -> int:
+        """Largest transformed weight for weights up to 1."""
+        return _largest_sum(self.weight)
+
+
+def _largest_sum(matrix: Matrix) -> int:
+    return int(max(sum(map(abs, row)) for row in matrix))
+
+
 @functools.cache
 def short_convolution(m: int) -> ShortConvolution:
     """Return ``F(m, 3)`` for m from 2 to 6, or for 1 the identity ``F(1, 1)`` of an axis without a window."""
     if m == 1:
         one = ((Fraction(1),),)
         return ShortConvolution(1, one, one, one)
-    n = m + TAPS - 1
-    points = [Fraction(0), *(sign * p for p in _POINTS[m] for sign in (1, -1))]
     # Scaled so that the row of A^T for the first power holds ones; G, which is applied once, takes the factor.
-    scales = [Fraction(1), *(abs(p) for p in points[1:])]
+    return _of_points(m, _POINTS[m], scaled=True)
+
+
+@functools.cache
+def integer_convolution(m: int) -> IntegerConvolution:
+    """Return ``F(m, 3)`` of integers for m of :data:`INTEGER_RESULTS`, or for 1 the identity ``F(1, 1)``.
+
+    Rows of G take the least common denominator, but for powers of 2 that would make a row the largest one.
+    """
+    if m == 1:
+        one = ((Fraction(1),),)
+        return IntegerConvolution(1, one, one, one, 1, (0,))
+    exact = _of_points(m, _INTEGER_POINTS[m], scaled=False)
+    denominator = math.lcm(*(c.denominator for row in exact.weight for c in row))
+    rows = [[c * denominator for c in row] for row in exact.weight]
+    least = max(sum(map(abs, _halved(row, 0))) for row in rows)
+    weight = tuple(tuple(_halved(row, least)) for row in rows)
+    column_scales = [
+        next(new / old for new, old in zip(a, b, strict=True) if old) for a, b in zip(weight, exact.weight, strict=True)
+    ]
+    output = [[c / scale for c, scale in zip(row, column_scales, strict=True)] for row in exact.output]
+    multiples = [math.lcm(*(c.denominator for c in row)) for row in output]
+    factor = math.lcm(*(_odd(multiple) for multiple in multiples))
+    multiples = [multiple // _odd(multiple) * factor for multiple in multiples]
+    return IntegerConvolution(
+        m, tuple(tuple(c * multiple for c in row) for row, multiple in zip(output, multiples, strict=True)), weight,
+        exact.input, factor, tuple((multiple // factor).bit_length() - 1 for multiple in multiples),
+    )  # fmt: skip
+
+
+def _odd(number: int) -> int:
+    return number // (number & -number)
+
+
+def _halved(row: Sequence[Fraction], most: Fraction | int) -> list[Fraction]:
+    """Divide integers by 2 while all are even and the sum of their magnitudes exceeds a number."""
+    halved = list(row)
+    while sum(map(abs, halved)) > most and all(c % 2 == 0 for c in halved):
+        halved = [c / 2 for c in halved]
+    return halved
+
+
+def _of_points(m: int, pairs: Sequence[Fraction], *, scaled: bool) -> ShortConvolution:
+    """Return ``F(m, 3)`` at 0, pairs of points, and infinity if their number is odd."""
+    n = m + TAPS - 1
+    points = [Fraction(0), *(sign * p for p in pairs for sign in (1, -1))]
+    scales = [Fraction(1), *(abs(p) if scaled else Fraction(1) for p in points[1:])]
     input_rows, weight_rows = [], []
     for i, (point, scale) in enumerate(zip(points, scales, strict=True)):
         others = points[:i] + points[i + 1 :]
@@ -181,13 +257,14 @@ def _pairs(n: int) -> range:
 
 
 def _is_integer(type: str) -> bool:
-    """Return True for a vector of integers, whose constants are 1 and -1."""
+    """Return True for a vector of integers, whose constants are integers."""
     return " i" in type
 
 
 def emit_combination(e: Emitter, type: str, coefficients: Sequence[Fraction | int], values: Sequence[str]) -> str:
     """Emit a sum of products with constants, in as few instructions as the constants allow."""
-    kind = "" if _is_integer(type) else "f"
+    if _is_integer(type):
+        return _emit_integer_combination(e, type, coefficients, values)
     terms = [(c, value) for c, value in zip(coefficients, values, strict=True) if c]
     terms.sort(key=lambda term: (term[0] != 1, abs(term[0]) != 1))
     lanes = int(type[1:].split(" ")[0])
@@ -200,7 +277,28 @@ def emit_combination(e: Emitter, type: str, coefficients: Sequence[Fraction | in
         total = e.let(f"fmul {type} {total}, {constant(first)}")
     for c, value in rest:
         if abs(c) == 1:
-            total = e.let(f"{kind}{'add' if c > 0 else 'sub'} {type} {total}, {value}")
+            total = e.let(f"f{'add' if c > 0 else 'sub'} {type} {total}, {value}")
         else:
             total = e.multiply_add(type, value, constant(c), total)
+    return total
+
+
+def _emit_integer_combination(
+    e: Emitter, type: str, coefficients: Sequence[Fraction | int], values: Sequence[str]
+) -> str:
+    """Emit a sum of multiples, modulo a power of 2; powers of 2 are shifts."""
+    lanes, element = type[1:-1].split(" x ")
+    terms = [(int(c), value) for c, value in zip(coefficients, values, strict=True) if c]
+    terms.sort(key=lambda term: (term[0] <= 0, abs(term[0])))
+    total = ""
+    for c, value in terms:
+        size = abs(c)
+        if size & (size - 1):
+            value = e.let(f"mul {type} {value}, {splat(str(size), int(lanes), element)}")
+        elif size > 1:
+            value = e.let(f"shl {type} {value}, {splat(str(size.bit_length() - 1), int(lanes), element)}")
+        if total:
+            total = e.let(f"{'add' if c > 0 else 'sub'} {type} {total}, {value}")
+        else:
+            total = value if c > 0 else e.let(f"sub {type} zeroinitializer, {value}")
     return total

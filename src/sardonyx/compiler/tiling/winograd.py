@@ -20,7 +20,15 @@ import numpy.typing as npt
 from sardonyx.compiler.target.alignment import aligned_zeros
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
-from sardonyx.compiler.tiling.toom_cook import LARGEST, ShortConvolution, as_floats, short_convolution
+from sardonyx.compiler.tiling.toom_cook import (
+    INTEGER_RESULTS,
+    LARGEST,
+    IntegerConvolution,
+    ShortConvolution,
+    as_floats,
+    integer_convolution,
+    short_convolution,
+)
 from sardonyx.compiler.tiling.windows import block_count
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.errors import OptionError
@@ -46,8 +54,8 @@ class Winograd:
             few tiles and many weights, so that each thread reads a part of the weights only.
         fresh: True if kernels also transform weights during the call, a slice of channels at a time: transformed
             weights would take longer to load than to compute.
-        integer: True for images of 8-bit integers, or of their differences, and tiles of 2 results along an axis: the
-            transforms are exact in 16 bits, and lanes add products of pairs of channels.
+        integer: True for images of 8-bit integers, or of their differences, and tiles of 2 or 4 results along an axis:
+            the transforms are exact in 16 bits, and lanes add products of pairs of channels.
     """
 
     target: Target
@@ -75,7 +83,12 @@ class Winograd:
     @property
     def algorithms(self) -> tuple[ShortConvolution, ShortConvolution]:
         """The matrices for columns (along the rows' axis) and for rows."""
-        return short_convolution(self.tile[0]), short_convolution(self.tile[1])
+        return self.integers if self.integer else (short_convolution(self.tile[0]), short_convolution(self.tile[1]))
+
+    @property
+    def integers(self) -> tuple[IntegerConvolution, IntegerConvolution]:
+        """The same of integers."""
+        return integer_convolution(self.tile[0]), integer_convolution(self.tile[1])
 
     @property
     def points(self) -> int:
@@ -223,17 +236,17 @@ def _weighted_sum(coefficients: npt.NDArray[np.float64], terms: npt.NDArray[np.f
 
 
 def transform_integers(weights: npt.NDArray[Any], tile: tuple[int, int], target: Target) -> npt.NDArray[np.int32]:
-    """Return transformed integer weights, greater by a factor of 2 for each axis with several taps.
+    """Return transformed integer weights, multiples of the true ones.
 
     Args:
         weights: [filters, channels, 3 or 1, 3 or 1].
-        tile: Rows and columns of a tile's results, 2 or 1.
+        tile: Rows and columns of a tile's results, 4, 2 or 1.
         target: The processor.
 
     Returns:
         [groups of filters, points, pairs of channels, filters of a group], two numbers of 16 bits in each.
     """
-    down, across = (as_floats(short_convolution(m).weight) * m for m in tile)
+    down, across = (as_floats(integer_convolution(m).weight) for m in tile)
     points = np.kron(down, across)
     filters, channels = weights.shape[:2]
     width, groups, depth = group_sizes(filters, channels, target)
@@ -252,17 +265,33 @@ _LARGEST_CODE = 255
 """Largest magnitude of an 8-bit integer, or of a difference of two."""
 
 
-def is_exact(channels: int, window: tuple[int, ...], largest: int) -> bool:
-    """Return True if Winograd's convolution of 8-bit integers is exact in transforms of 16 bits and sums of 32.
+def most_exact_results(weights: npt.NDArray[np.integer[Any]]) -> int:
+    """Return the most results along an axis for which Winograd's convolution of 8-bit integers is exact.
+
+    Transforms have 16 bits and sums 32. Sums wrap around, until the result is divided by the factor of the weights.
 
     Args:
-        channels: Input channels.
-        window: Taps along the axes.
-        largest: Largest magnitude of a weight.
+        weights: [filters, channels, 3 or 1, 3 or 1].
+
+    Returns:
+        A number of :data:`.INTEGER_RESULTS`, or 0 if no tile is exact.
     """
-    taps, axes = math.prod(window), sum(size > 1 for size in window)
-    # Sums wrap around, until the result is divided by the factor of the weights.
-    return taps * largest < 1 << 15 and channels * taps * _LARGEST_CODE * largest << axes < 1 << 31
+    magnitudes = np.abs(weights.astype(np.int64)).reshape(len(weights), -1)
+    largest, largest_sum = (int(values.max(initial=0)) for values in (magnitudes, magnitudes.sum(axis=1)))
+    axes = sum(size > 1 for size in weights.shape[2:])
+    return max((m for m in INTEGER_RESULTS if _is_exact(integer_convolution(m), axes, largest, largest_sum)), default=0)
+
+
+def _is_exact(along: IntegerConvolution, axes: int, largest: int, largest_sum: int) -> bool:
+    """Return True if a convolution is exact, for the largest magnitude of a weight and sum of a filter's magnitudes."""
+    fits = max(along.input_growth**axes * _LARGEST_CODE, along.weight_growth**axes * largest) < 1 << 15
+    return fits and largest_sum * _LARGEST_CODE << axes * max(along.shifts) < 1 << 31
+
+
+def integer_tiles(window: tuple[int, ...], most: int) -> list[tuple[int, int]]:
+    """Return the tiles of integers for a window, of at most so many results along an axis."""
+    rows, columns = ([m for m in INTEGER_RESULTS if m <= most] if taps > 1 else [1] for taps in window)
+    return [(m, n) for m in rows for n in columns]
 
 
 def integer_cost(
@@ -273,10 +302,11 @@ def integer_cost(
 
     An instruction multiplies two integers of 16 bits in a lane.
     """
+    pair = costs.WINOGRAD_PAIR_FMAS if target.saturates else 1
     plan = Winograd(target, tile, batch, channels, filters, out, integer=True)
     tiles = batch * math.prod(-(-extent // m) for extent, m in zip(out, tile, strict=True))
     inputs, sums = plan.channel_blocks * plan.lanes, plan.groups * plan.vectors * plan.lanes
-    products = tiles * plan.points * inputs * sums * costs.WINOGRAD_PAIR_FMAS / 2
+    products = tiles * plan.points * inputs * sums * pair / 2
     transforms = tiles * plan.points * (costs.WINOGRAD_INPUT_FMAS * inputs + costs.WINOGRAD_OUTPUT_FMAS * sums)
     memory = costs.WINOGRAD_BYTE_FMAS * 2 * plan.points * inputs * sums
     return (products + memory + transforms) / workers

@@ -22,6 +22,7 @@ from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.kernels.conv.winograd_overflow import Line, Overflow
 from sardonyx.compiler.llvm.ir_builder import splat, vector
 from sardonyx.compiler.llvm.vector_value import BITS
+from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.toom_cook import transform_input, transform_output, transform_weight
 from sardonyx.compiler.tiling.windows import Number
 from sardonyx.compiler.tiling.winograd import Winograd
@@ -406,6 +407,10 @@ class _Code:
                 here = factor.get()
                 for step in range(unroll):
                     loaded = [self.load(here, (step * plan.vectors + v) * lanes) for v in range(plan.vectors)]
+                    if plan.integer:
+                        for v in range(plan.vectors):
+                            ahead = (step * plan.vectors + v) * lanes + costs.WINOGRAD_PREFETCH_WORDS
+                            e.prefetch(self.at(here, ahead), level=2)
                     for i, row in enumerate(sums):
                         value = e.load(self.word, self.at(values, i * plan.input_lanes + step), 4)
                         spread = e.spread(value, lanes, self.word)
@@ -419,7 +424,8 @@ class _Code:
     def multiply_add(self, a: str, b: str, c: str) -> str:
         """Return ``c`` plus the product of two vectors."""
         if self.plan.integer:
-            return dot_add(self.e, self.lanes, 2, a, b, c, saturates=True)
+            saturates = self.plan.target.saturates
+            return dot_add(self.e, self.lanes, 2, a, b, c, saturates=saturates, adds_pairs=not saturates)
         return self.e.multiply_add(self.type, a, b, c)
 
     # Results.
@@ -454,18 +460,28 @@ class _Code:
                 with e.loop(0, e.least(rows, e.sub(height, y))) as line:
                     of_line = self.at(partial, e.mul(line, self.across.n * lanes))
                     values = [self.load(of_line, j * lanes) for j in range(self.across.n)]
-                    results = self.divided(transform_output(e, self.type, self.across, values))
+                    results = self.divided(line, transform_output(e, self.type, self.across, values))
                     at = Index(image), Index(filter, 1), Index(e.add(y, line)), Index(x)
                     inside, position = e.least(columns, e.sub(width, x)), Line(image, e.add(y, line), x, group, member)
                     self.emit_results(at, results, line_results, inside, position, overflow, epilogue)
 
-    def divided(self, results: Sequence[str]) -> Sequence[str]:
-        """Divide results by the factor of integer weights."""
-        shift = sum(m > 1 for m in self.plan.tile)
+    def divided(self, line: Number, results: Sequence[str]) -> Sequence[str]:
+        """Divide a line of a tile's results by the factors of integers: an odd one, modulo 2^32, and powers of 2."""
         if not self.plan.integer:
             return results
-        e, by = self.e, splat(str(shift), self.lanes, "i32")
-        return [e.let(f"ashr exact {self.type} {result}, {by}") for result in results]
+        e, (down, across) = self.e, self.plan.integers
+        inverse = splat(str(pow(down.factor * across.factor, -1, 1 << 32)), self.lanes, "i32")
+        # The bits of a word hold the shifts of all lines.
+        word = sum(shift << 8 * i for i, shift in enumerate(down.shifts))
+        of_line = e.let(f"and i64 {e.let(f'lshr i64 {word}, {e.mul(line, 8)}')}, 255")
+        amounts = e.spread(e.let(f"trunc i64 {of_line} to i32"), self.lanes, "i32")
+        divided = []
+        for result, shift in zip(results, across.shifts, strict=True):
+            if down.factor * across.factor > 1:
+                result = e.let(f"mul {self.type} {result}, {inverse}")
+            by = e.let(f"add {self.type} {amounts}, {splat(str(shift), self.lanes, 'i32')}")
+            divided.append(e.let(f"ashr exact {self.type} {result}, {by}"))
+        return divided
 
     def emit_results(
         self, at: tuple[Index, ...], results: Sequence[str], room: str, count: Number, position: Line,
