@@ -5,8 +5,9 @@
 ``mnist`` trains a small convolutional network from random weights. ``resnet20`` fine-tunes a trained ResNet-20 on
 images of another origin (all weights, statistics of batches), and ``torch`` does the same in torch. ``lora`` trains
 adapters of rank 4. ``norms`` trains the scales and shifts of normalizations alone, which makes the model worse, behind
-the guard. ``streams`` learns from Elec2 and SEA in the order of the stream with a small perceptron, ``clips`` chooses
-an option of it on other streams, and ``river`` runs River's models on the same rows, in an environment with River.
+the guard. ``streams`` learns from Elec2 and SEA in the order of the stream with a small perceptron: each row is
+predicted before the step that learns from it, in blocks of rows and one row a call. ``clips`` chooses an option of it
+on other streams, and ``river`` runs River's models on the same rows, in an environment with River.
 """
 
 from __future__ import annotations
@@ -292,7 +293,8 @@ Chosen by the task ``clips`` on streams of SEA with other seeds than the judged 
 def run_streams(limit: int, rate: float) -> None:
     """Predict each row, then learn from it: one step a row."""
     for name, read in STREAMS.items():
-        print(f"{name}: {prequential(*read(), limit, rate, CLIPS[name])}")
+        for block in (BLOCK, 1):
+            print(f"{name}, blocks of {block}: {prequential(*read(), limit, rate, CLIPS[name], block)}")
 
 
 def run_clips(limit: int, rate: float) -> None:
@@ -302,21 +304,24 @@ def run_clips(limit: int, rate: float) -> None:
             print(f"sea, seed {seed}, clip {clip}: {prequential(*sea(seed=seed), limit, rate, clip)}")
 
 
-def prequential(x: np.ndarray, y: np.ndarray, limit: int, rate: float, clip: float | None) -> str:
+BLOCK = 1024
+"""Rows of a call that takes a step for each."""
+
+
+def prequential(x: np.ndarray, y: np.ndarray, limit: int, rate: float, clip: float | None, block: int = BLOCK) -> str:
     """Return the accuracy of predictions before each step, and the speed, as text."""
     from sardonyx import train
 
     x, y = np.stack(list(scaled(x[:limit]))), y[:limit]
     optimizer = train.RMSprop(rate, alpha=0.999, weight_decay=1e-4)
     trainer = train.Trainer(perceptron(x.shape[1]), "cross-entropy", optimizer, clip_norm=clip, threads=1)
-    rows, labels = x[:, None], y[:, None]
-    for i in range(8):
-        trainer.step_outputs({"x": rows[i], "labels": labels[i]})
+    trainer.step_samples({"x": x[:8], "labels": y[:8]})
     right, began, used = 0, time.perf_counter(), time.process_time()
-    for i in range(8, len(rows)):
-        _, outputs = trainer.step_outputs({"x": rows[i], "labels": labels[i]})
-        right += int(outputs["logits"][0].argmax() == y[i])
-    count = len(rows) - 8
+    for i in range(8, len(x), block):
+        rows = {"x": x[i : i + block], "labels": y[i : i + block]}
+        outputs = trainer.step_outputs(rows)[1] if block == 1 else trainer.step_samples(rows)[1]
+        right += int((outputs["logits"].argmax(1) == rows["labels"]).sum())
+    count = len(x) - 8
     seconds, used = time.perf_counter() - began, time.process_time() - used
     return (
         f"{100 * right / count:.2f} % prequential, {count / used:.0f} samples a second of processor time"

@@ -256,3 +256,97 @@ def test_river_evaluates_a_learner() -> None:
         learner.flush()
         report = learner.report
         assert report.metrics["Accuracy"] > 0.8 and 0 < report.metrics["LogLoss"] < 1
+
+
+def test_a_trainer_is_a_model_of_river_that_learns_at_once() -> None:
+    model, data = perceptron(), rows(150)
+    trainer = train.Trainer(model, "cross-entropy", train.SGD(0.5), threads=1)
+    river = RiverModel(trainer, ["a", "b"])
+    expected = train.Trainer(model, "cross-entropy", train.SGD(0.5), threads=1)
+    for x, y in data:
+        point = np.array([[x["a"], x["b"]]], np.float32)
+        assert river.predict_one(x) == bool(expected.forward({"x": point})["y"].argmax())
+        river.learn_one(x, y)
+        expected.step({"x": point, "labels": np.array([int(y)])})
+    for name, array in expected.state().items():
+        np.testing.assert_array_equal(trainer.state()[name], array)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_many_rows_progress_as_one_row_after_the_other(outputs: int) -> None:
+    model, data = perceptron(outputs=outputs), rows(150)
+    loss = "bce" if outputs == 1 else "cross-entropy"
+    one, many = (
+        RiverModel(train.Trainer(model, loss, train.SGD(0.5), threads=1), ["a", "b"], ["no", "yes"]) for _ in range(2)
+    )
+    labels = ["yes" if y else "no" for _, y in data]
+    expected = []
+    for (x, _), y in zip(data, labels, strict=True):
+        expected.append(one.predict_one(x))
+        one.learn_one(x, y)
+    columns = {name: np.array([x[name] for x, _ in data]) for name in ("a", "b")}
+    assert many.progress_many(columns, labels).tolist() == expected
+    assert many.predict_many(columns).tolist() == one.predict_many(columns).tolist()
+    many.learn_many(columns, labels)
+    with pytest.raises(FeedError, match="'b' is missing"):
+        many.predict_many({"a": [1.0]})
+    with pytest.raises(FeedError, match="expected 150 labels, got 2"):
+        many.learn_many(columns, labels[:2])
+    with pytest.raises(FeedError, match="expected one of 'no', 'yes', got 'perhaps'"):
+        many.learn_many(columns, [*labels[1:], "perhaps"])
+    with pytest.raises(FeedError, match="columns of one length"):
+        many.predict_many({"a": [1.0], "b": [1.0, 2.0]})
+    with pytest.raises(FeedError, match="a column of numbers"):
+        many.predict_many({"a": ["x"], "b": ["y"]})
+    with pytest.raises(FeedError, match="float"):
+        many.predict_many({"a": [1e300], "b": [0.0]})
+
+
+def test_a_data_frame_has_a_series_of_answers() -> None:
+    pandas = pytest.importorskip("pandas")
+    river = RiverModel(train.Trainer(perceptron(), "cross-entropy", train.SGD(0.5), threads=1), ["a", "b"])
+    frame = pandas.DataFrame({"b": [1.0, -1.0], "a": [0.5, 0.25]}, index=["first", "second"])
+    answers = river.progress_many(frame, pandas.Series([True, False], index=frame.index))
+    assert list(answers.index) == ["first", "second"] and set(answers) <= {True, False}
+
+
+def test_rows_of_a_learner_have_no_order() -> None:
+    with Learner(session_of(perceptron()), "cross-entropy") as learner:
+        river = RiverModel(learner, ["a", "b"])
+        river.learn_many({"a": [1.0, 2.0], "b": [1.0, 2.0]}, [True, False])
+        assert len(river.predict_many({"a": [1.0, 2.0], "b": [1.0, 2.0]})) == 2
+        with pytest.raises(OptionError, match="follow no order"):
+            river.progress_many({"a": [1.0], "b": [1.0]}, [True])
+
+
+@pytest.mark.parametrize("metrics", [[], ["top1"]])
+def test_a_learner_of_single_samples_trains_as_a_trainer_does(metrics: list[str]) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((120, 2)).astype(np.float32)
+    labels = (x.sum(1) > 0).astype(np.int64)
+    trainer = train.Trainer(perceptron(), "cross-entropy", train.SGD(0.1), batch_norm="frozen", threads=1)
+    losses, outputs = trainer.step_samples({"x": x, "labels": labels})
+    session = session_of(perceptron())
+    options: dict[str, Any] = {"batch": 1, "publish_every": 50, "metrics": metrics}
+    with Learner(session, "cross-entropy", train.SGD(0.1), **options) as learner:
+        for i in range(120):
+            learner.learn({"x": x[i : i + 1]}, labels[i : i + 1])
+        learner.flush()
+        report = learner.report
+        assert (report.samples, report.steps, report.published) == (120, 120, 3)
+        assert report.prequential_loss == pytest.approx(losses.mean(), rel=1e-12)
+        if metrics:
+            assert report.metrics["top1"] == pytest.approx((outputs["y"].argmax(1) == labels).mean())
+        for name, array in trainer.file_weights().items():
+            np.testing.assert_array_equal(session.model.graph.initializers[name].const_value.numpy(), array)
+
+
+def test_a_learner_of_single_samples_leaves_out_a_sample_without_a_finite_loss() -> None:
+    x = np.random.default_rng(2).standard_normal((30, 2)).astype(np.float32)
+    x[20] = np.inf
+    labels = (x.sum(1) > 0).astype(np.int64)
+    with Learner(session_of(perceptron()), "cross-entropy", train.SGD(0.1), batch=1, publish_every=8) as learner:
+        learner.learn({"x": x}, labels)
+        learner.flush()
+        report = learner.report
+    assert (report.samples, report.undone, report.steps, report.error) == (30, 1, 25, "")

@@ -118,9 +118,11 @@ class Entry:
 
     Attributes:
         call: The function; it references everything in use, since a call may outlast the entry.
+        words: The words of its table that are no addresses of Python's functions.
     """
 
     def __init__(self, code: str, target: Target, words: dict[Word, int], flags: int, alive: Sequence[Any]) -> None:
+        self.words = words
         api = ctypes.pythonapi
         table = np.zeros(len(Word), np.int64)
         for word, name in _FUNCTIONS.items():

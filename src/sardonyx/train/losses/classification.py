@@ -38,6 +38,10 @@ def _without(shape: Sequence[Size], axis: int) -> tuple[Size, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
+_FEW = 8
+"""Labels that are checked one by one: operations of numpy would take longer."""
+
+
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
     """Cross-entropy of logits and class indices (or probabilities), as ``torch.nn.CrossEntropyLoss``.
@@ -144,6 +148,8 @@ def check_indices(labels: np.ndarray, classes: int, ignore: int | None, name: st
     Raises:
         FeedError: An index is outside of the classes.
     """
+    if labels.size <= _FEW and all(0 <= label < classes for label in labels.ravel().tolist()):
+        return
     wrong = (labels < 0) | (labels >= classes)
     if ignore is not None:
         wrong &= labels != ignore

@@ -7,7 +7,7 @@ import math
 import os
 import queue
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +26,15 @@ from sardonyx.train.online.guard import Guard, GuardState
 from sardonyx.train.online.prequential import Prequential, RiverMetric
 from sardonyx.train.online.replay import Replay, joined, rows_of, split_rows, stacked
 from sardonyx.train.optimizers import SAM, SGD, Optimizer
-from sardonyx.train.step.forward import output_producer
+from sardonyx.train.step.forward import KEY, output_producer
 from sardonyx.train.trainer.checkpoints import Position, read_checkpoint, write_checkpoint
 from sardonyx.train.trainer.metrics import Metric
 from sardonyx.train.trainer.trainer import Trainer
 
 _STORE = "learner.safetensors"
+
+_SAMPLES = 256
+"""Samples that one native call observes and learns from."""
 
 
 class Answer(NamedTuple):
@@ -174,6 +177,11 @@ class Learner:
         self._counts = dict.fromkeys(("samples", "held_back", "steps", "published", "undone", "drifts", "dropped"), 0)
         self._loss_total, self._revision, self._steps_since = 0.0, 0, 0
         self._pending: list[dict[str, np.ndarray]] = []
+        self._ahead: deque[dict[str, np.ndarray] | None] = deque()
+        # The outputs of a step are then those of the session's model: a step observes its own sample.
+        self._observes_in_steps = (
+            batch == 1 and replay is None and guard is None and drift is None and KEY not in self._trainer.batch_names
+        )
         self._delayed: OrderedDict[Hashable, dict[str, np.ndarray]] = OrderedDict()
         self._delayed_limit = delayed
         self._error: BaseException | None = None
@@ -397,7 +405,7 @@ class Learner:
         try:
             while not self._closed.is_set():
                 try:
-                    batch = self._queue.get(timeout=0.1)
+                    batch = self._ahead.popleft() if self._ahead else self._queue.get(timeout=0.1)
                 except queue.Empty:
                     background_threads.pause(0)
                     continue
@@ -407,7 +415,7 @@ class Learner:
                     return
                 with self._lock:
                     if batch is not None:
-                        self._observe(batch)
+                        self._observe(self._with_waiting(batch))
                         continue
                     if self._pending:
                         self._step()
@@ -423,12 +431,62 @@ class Learner:
             if self._finish is not None:
                 self._finish.set()
 
-    def _observe(self, batch: dict[str, np.ndarray]) -> None:
-        losses, outputs = self._trainer.sample_results(batch)
-        held = 0
+    def _with_waiting(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return a batch with those that wait after it, as far as no step is between them.
+
+        A stream of single samples would otherwise take a native call, and the interpreter lock, for each. A detector
+        sees losses to the bit, which must not depend on the number of samples that wait.
+        """
+        room = _SAMPLES if self._observes_in_steps else self._batch - sum(map(rows_of, self._pending))
+        batches, shapes = [batch], _row_shapes(batch)
+        room -= rows_of(batch)
+        while room > 0 and self._detector is None:
+            try:
+                following = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if following is None or rows_of(following) > room or _row_shapes(following) != shapes:
+                self._ahead.append(following)
+                break
+            batches.append(following)
+            room -= rows_of(following)
+        return joined(batches)
+
+    def _observe_in_steps(self, batch: dict[str, np.ndarray]) -> None:
+        """Observe each sample in the step that learns from it."""
+        rest = batch
+        while count := rows_of(rest):
+            steps = min(count, self._publish_every - self._steps_since)
+            part = {name: array[:steps] for name, array in rest.items()}
+            before = self._trainer.step_count
+            try:
+                losses, outputs = self._trainer.step_samples(part)
+            except ExecutionError:  # As in `_step`; the sample that failed is left out.
+                steps = self._trainer.step_count - before + 1
+                self._undo()
+                losses, answers = self._trainer.sample_results({name: array[:steps] for name, array in part.items()})
+            else:
+                answers = outputs[self._trainer.loss_output]
+                self._counts["steps"] += steps
+                self._steps_since += steps
+            self._count(losses, answers, {name: array[:steps] for name, array in rest.items()})
+            self._counts["samples"] += steps
+            rest = {name: array[steps:] for name, array in rest.items()}
+            if self._steps_since >= self._publish_every:
+                self._publish_if_permitted()
+
+    def _count(self, losses: np.ndarray, outputs: np.ndarray, batch: dict[str, np.ndarray]) -> None:
         self._loss_total += float(losses.sum())
         if self._prequential:
             self._prequential.update(outputs, batch[self._trainer.loss.label])
+
+    def _observe(self, batch: dict[str, np.ndarray]) -> None:
+        if self._observes_in_steps:
+            self._observe_in_steps(batch)
+            return
+        losses, outputs = self._trainer.sample_results(batch)
+        held = 0
+        self._count(losses, outputs, batch)
         if self._detector is not None:
             for loss in losses.tolist():
                 self._watch(loss)
@@ -517,6 +575,10 @@ class Learner:
         self._trainer.load_state(tensors)
         self._session.update_weights(self._trainer.file_weights())
         self._published, self._revision = self._trainer.state(), self._session.snapshot().commit
+
+
+def _row_shapes(batch: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape[1:] for name, array in batch.items()}
 
 
 def learner_of(session: Session, learner: Learner | None, options: Mapping[str, Any]) -> Learner:

@@ -1,7 +1,8 @@
-"""Learners in the form of River's models: rows of named features, one at a time."""
+"""Learners and trainers in the form of River's models: rows of named features, one at a time or many."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
@@ -12,18 +13,25 @@ import numpy as np
 from sardonyx.core.ir.types import DType, is_float
 from sardonyx.errors import FeedError, MissingDependencyError, OptionError
 from sardonyx.train.online.prequential import sigmoid
+from sardonyx.train.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
     from sardonyx.train.online.learner import Learner
 
 _PLAIN = frozenset({int, float, bool})
 
+_LABEL_TYPES = frozenset({int, bool, str})
+"""Types of labels whose arrays are kept by label."""
+
 
 class RiverModel:
-    """A learner with the methods of River's models: rows are mappings of features to numbers.
+    """A learner or a trainer with the methods of River's models: rows are mappings of features to numbers.
+
+    A learner answers from the session's weights, and learns in the background. A trainer learns at once: a row is
+    answered by the weights that all rows before it have trained.
 
     Args:
-        learner: The learner of a model with one input, whose last axis is the features.
+        learner: The learner or trainer of a model with one input, whose last axis is the features.
         features: The features, in the order of the input.
         classes: The labels in the order of the classes; None for a regression.
 
@@ -32,9 +40,13 @@ class RiverModel:
     """
 
     def __init__(
-        self, learner: Learner, features: Sequence[Any], classes: Sequence[Any] | None = (False, True)
+        self, learner: Learner | Trainer, features: Sequence[Any], classes: Sequence[Any] | None = (False, True)
     ) -> None:
-        self._learner, self._trainer, self._features = learner, learner.trainer, list(features)
+        if isinstance(learner, Trainer):
+            self._learner, self._trainer, self._has_logits = None, learner, not learner.reads_probabilities
+        else:
+            self._learner, self._trainer, self._has_logits = learner, learner.trainer, learner.answers_logits
+        self._features = list(features)
         self._classes = None if classes is None else list(classes)
         self._label = self._trainer.loss.label
         inputs = {name: type for name, type in self._trainer.batch_types.items() if name != self._label}
@@ -50,7 +62,10 @@ class RiverModel:
             )
         if not self._features or len(set(self._features)) < len(self._features):
             raise OptionError("expected different features, at least one.", where="features")
-        self._has_logits = learner.answers_logits
+        declared = self._trainer.batch_types[self._label]
+        self._label_dtype, self._label_rank = declared.dtype, max(len(declared.shape or ()), 1)
+        self._output = self._trainer.loss_output
+        self._label_arrays: dict[tuple[type, Any], np.ndarray] = {}
 
     def estimator(self) -> Any:
         """Return the model as a classifier or regressor of River, for ``river.evaluate`` and pipelines.
@@ -116,12 +131,110 @@ class RiverModel:
             FeedError: The label is none of the classes or not a number of the label's type, or a feature is missing
                 or is not a number that the input can represent.
         """
-        if self._classes is not None:
-            y = self._class_of(y)
-        declared = self._trainer.batch_types[self._label]
-        label = _number(y, declared.dtype, "label")
-        rank = len(declared.shape or ())
-        self._learner.learn({self._input: self._row(x)}, label.reshape((1,) * max(rank, 1)))
+        is_plain = self._classes is not None and type(y) in _LABEL_TYPES
+        label = self._label_arrays.get((type(y), y)) if is_plain else None
+        if label is None:
+            number = y if self._classes is None else self._class_of(y)
+            label = _number(number, self._label_dtype, "label").reshape((1,) * self._label_rank)
+            if is_plain:
+                self._label_arrays[type(y), y] = label
+        self._learn(self._row(x), label)
+
+    def predict_many(self, X: Any) -> Any:
+        """Return the labels of rows, or the numbers of a regression.
+
+        Args:
+            X: Columns by feature: a data frame of pandas, or a mapping of arrays.
+
+        Returns:
+            An array; for a data frame a series with its index.
+
+        Raises:
+            FeedError: A feature is missing, or is not a column of numbers that the input can represent.
+        """
+        return _like(X, self._labels(self._outputs(self._rows(X))))
+
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learn from rows with their labels, as one batch.
+
+        Args:
+            X: As of :meth:`predict_many`.
+            y: The labels.
+
+        Raises:
+            FeedError: See :meth:`predict_many` and :meth:`learn_one`.
+        """
+        rows = self._rows(X)
+        self._learn(rows, self._label_rows(y, len(rows)))
+
+    def progress_many(self, X: Any, y: Any) -> Any:
+        """Predict each row and learn from it before the next one; return the predictions.
+
+        The predictions and the new weights are those of :meth:`predict_one` and :meth:`learn_one` for one row after the
+        other, if the model computes in training what it computes in inference: no dropout, no statistics of batches.
+        Native code takes the steps; see :meth:`.Trainer.step_samples`.
+
+        Args:
+            X: As of :meth:`predict_many`.
+            y: The labels.
+
+        Raises:
+            OptionError: The model is a learner's, which learns in the background.
+            FeedError: See :meth:`predict_many` and :meth:`learn_one`.
+        """
+        if self._learner is not None:
+            raise OptionError(
+                "a learner learns in the background, so that its answers follow no order.",
+                where="progress_many",
+                remedy="Make the RiverModel of a Trainer.",
+            )
+        rows = self._rows(X)
+        batch = {self._input: rows, self._label: self._label_rows(y, len(rows))}
+        _, outputs = self._trainer.step_samples(batch)
+        return _like(X, self._labels(outputs[self._output]))
+
+    def _learn(self, rows: np.ndarray, labels: np.ndarray) -> None:
+        if self._learner is None:
+            self._trainer.step({self._input: rows, self._label: labels})
+        else:
+            self._learner.learn({self._input: rows}, labels)
+
+    def _rows(self, X: Any) -> np.ndarray:
+        if not hasattr(X, "keys"):
+            raise FeedError("expected a data frame, or a mapping of features to columns.", where="rows")
+        missing = [feature for feature in self._features if feature not in X]
+        if missing:
+            raise FeedError(f"the feature {missing[0]!r} is missing.", where="rows")
+        dtype = self._type.dtype
+        columns = [_column(X[feature], dtype, f"rows, {feature!r}") for feature in self._features]
+        if len({len(column) for column in columns}) > 1:
+            raise FeedError("expected columns of one length.", where="rows")
+        return np.stack(columns, axis=1)
+
+    def _label_rows(self, y: Any, count: int) -> np.ndarray:
+        dtype = self._label_dtype
+        if self._classes is None:
+            labels = _column(y, dtype, "label")
+        else:
+            kinds, positions = _distinct(y)
+            labels = np.array([self._class_of(kind) for kind in kinds], dtype.numpy())[np.array(positions, np.intp)]
+        if len(labels) != count:
+            raise FeedError(f"expected {count} labels, got {len(labels)}.", where="label")
+        return labels.reshape((-1,) + (1,) * (self._label_rank - 1))
+
+    def _labels(self, outputs: np.ndarray) -> np.ndarray:
+        """Return the labels of outputs, samples in axis 0."""
+        rows = outputs.reshape(len(outputs), -1)
+        self._require_width(rows.shape[1])
+        if self._classes is None:
+            return rows[:, 0]
+        best = rows.argmax(1) if rows.shape[1] > 1 else (rows[:, 0] > self._threshold).astype(np.int64)
+        labels: np.ndarray = np.array(self._classes)[best]
+        return labels
+
+    @property
+    def _threshold(self) -> float:
+        return 0.0 if self._has_logits else 0.5
 
     def _class_of(self, y: Any) -> int:
         """Return the index of a label."""
@@ -145,17 +258,56 @@ class RiverModel:
         return np.array([[_number(value, dtype, f"row, {feature!r}") for feature, value in numbers]])
 
     def _scores(self, x: Mapping[Any, Any]) -> np.ndarray:
-        answer = self._learner.predict({self._input: self._row(x)})
-        scores = np.ravel(answer.outputs[self._trainer.loss_output])
-        expected = 1 if self._classes is None else len(self._classes)
-        if len(scores) != expected and not (expected == 2 and len(scores) == 1):
-            raise OptionError(f"expected {expected} numbers of a row, got {len(scores)}.", where="classes")
+        scores = self._outputs(self._row(x)).ravel()
+        self._require_width(len(scores))
         return scores
 
+    def _outputs(self, rows: np.ndarray) -> np.ndarray:
+        feeds = {self._input: rows}
+        outputs = self._trainer.forward(feeds) if self._learner is None else self._learner.predict(feeds).outputs
+        return outputs[self._output]
+
+    def _require_width(self, width: int) -> None:
+        expected = 1 if self._classes is None else len(self._classes)
+        if width != expected and not (expected == 2 and width == 1):
+            raise OptionError(f"expected {expected} numbers of a row, got {width}.", where="classes")
+
     def _best(self, scores: np.ndarray) -> int:
-        if len(scores) > 1:
-            return int(scores.argmax())
-        return int(scores[0] > (0.0 if self._has_logits else 0.5))
+        return int(scores.argmax()) if len(scores) > 1 else int(scores[0] > self._threshold)
+
+
+def _like(X: Any, values: np.ndarray) -> Any:
+    """Return values in the form of the rows that they are of: a series of pandas for a data frame."""
+    pandas = sys.modules.get("pandas")
+    return values if pandas is None or not isinstance(X, pandas.DataFrame) else pandas.Series(values, index=X.index)
+
+
+def _distinct(labels: Any) -> tuple[list[Any], list[int]]:
+    """Return the different labels of a column, and the position of each element's label among them."""
+    array = np.asarray(labels)
+    if array.ndim != 1:
+        raise FeedError(f"expected a column of labels, got shape {list(array.shape)}.", where="label")
+    numbers: dict[tuple[type, Any], int] = {}
+    try:
+        positions = [numbers.setdefault((type(label), label), len(numbers)) for label in array.tolist()]
+    except TypeError as error:
+        raise FeedError(f"expected labels, got {error}.", where="label") from error
+    return [label for _, label in numbers], positions
+
+
+def _column(values: Any, dtype: DType, where: str) -> np.ndarray:
+    """Return numbers as an array of an element type; integers are not rounded."""
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "biufO":
+        raise FeedError(f"expected a column of numbers, got {array.dtype} of shape {list(array.shape)}.", where=where)
+    if array.dtype.kind == "O":
+        return np.array([_number(value, dtype, where) for value in array])
+    with np.errstate(all="ignore"):  # The comparison below decides.
+        column = array.astype(dtype.numpy())
+        wrong = np.isinf(column) & ~np.isinf(array) if is_float(dtype) else column != array
+    if wrong.any():
+        raise _refusal(array[wrong][0], dtype, where)
+    return column
 
 
 def _is_equal(one: Any, y: Any) -> bool:

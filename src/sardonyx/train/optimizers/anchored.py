@@ -43,6 +43,10 @@ class EWC(Optimizer):
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         return (*self.base.slots(shape), Slot("importance", shape), Slot("anchor", shape))
 
+    @property
+    def depends_on_step(self) -> bool:
+        return self.base.depends_on_step
+
     def scalars(self, step: int, rate: float) -> dict[str, float]:
         return self.base.scalars(step, rate)
 

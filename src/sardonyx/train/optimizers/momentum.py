@@ -41,6 +41,10 @@ class SGD(Optimizer):
     def can_update_rows(self) -> bool:
         return not self.momentum and not self.weight_decay
 
+    @property
+    def depends_on_step(self) -> bool:
+        return self.dampening != 0
+
     def scalars(self, step: int, rate: float) -> dict[str, float]:
         return {"rate": rate, "share": 1.0 if step == 1 else 1.0 - self.dampening}
 
@@ -67,6 +71,10 @@ class Lion(Optimizer):
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         return (Slot("mean", shape),)
+
+    @property
+    def depends_on_step(self) -> bool:
+        return False
 
     def scalars(self, step: int, rate: float) -> dict[str, float]:
         return {"rate": rate, "decay": 1.0 - rate * self.weight_decay}

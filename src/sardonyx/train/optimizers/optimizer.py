@@ -65,6 +65,11 @@ class Optimizer(ABC):
         """
         return {"rate": rate}
 
+    @property
+    def depends_on_step(self) -> bool:
+        """True if :meth:`scalars` may differ between steps of the same rate."""
+        return type(self).scalars is not Optimizer.scalars
+
     @abstractmethod
     def update(self, p: Tensor, g: Tensor, state: Mapping[str, Tensor], s: Scalars) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the new parameter and the new state, traced over Core.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sardonyx.core.ir.graph import function as distinct_function
 from sardonyx.train.losses import Loss
 from sardonyx.train.step.forward import Forward
 from sardonyx.train.step.sample_losses import SampleLosses
+from sardonyx.train.step.state_program import StateProgram
 from sardonyx.train.step.step import loss_gradients
 
 if TYPE_CHECKING:
@@ -40,6 +42,33 @@ class Inference:
         self._program = Program.compile(forward.function, threads=threads)
         self._threads = threads
         self._gradients: Program | None = None
+        self._outputs: StateProgram | None = None
+        self._converted: list[np.ndarray] = []
+
+    def outputs(
+        self, weights: Callable[[], Mapping[str, np.ndarray]], inputs: Sequence[np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return the outputs alone, without labels.
+
+        Args:
+            weights: Returns the parameters and statistics by name, arrays of the same addresses at each time.
+            inputs: The inputs of the model.
+        """
+        if self._outputs is None:
+            held = weights()
+            own = self._own(held)
+            whole, read = self.forward.function, len(own) + len(inputs)
+            results = whole.results[2 : 2 + len(self.forward.outputs)]
+            part = distinct_function("outputs", whole.inputs[:read], results, whole.level)
+            self._outputs = StateProgram(part, own, [], self._threads)
+            names = [*self.forward.parameters, *self.forward.statistics]
+            is_live = all(np.shares_memory(held[name], array) for name, array in zip(names, own, strict=True))
+            self._converted = [] if is_live else own
+        if self._converted:  # Parameters of 16 bits are held in float32.
+            for array, new in zip(self._converted, self._own(weights()), strict=True):
+                np.copyto(array, new)
+        arrays = [array.copy() for array in self._outputs.run(inputs)]
+        return dict(zip(self.forward.outputs, arrays, strict=True))
 
     def run(
         self, weights: Mapping[str, np.ndarray], arguments: Sequence[np.ndarray]
@@ -72,7 +101,8 @@ class Inference:
                 return losses, outputs[output]
             few = min(_COMPARED, len(losses))
             alone, _ = self._one_by_one(weights, arrays, output, few)
-            if not np.allclose(alone, losses[:few], _TOLERANCE, _TOLERANCE * np.abs(losses).max(), equal_nan=True):
+            scale = np.abs(losses[np.isfinite(losses)]).max(initial=0.0)
+            if not np.allclose(alone, losses[:few], _TOLERANCE, _TOLERANCE * scale, equal_nan=True):
                 self._rows = None
         self._knows_rows = True
         return self._one_by_one(weights, arrays, output, len(arrays[0]))

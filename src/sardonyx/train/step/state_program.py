@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from sardonyx.compiler.call.native_entry import Entry
+from sardonyx.compiler.call.tape_series import Series
 from sardonyx.compiler.direct_call import binding, planned_bytes
 from sardonyx.compiler.pipeline import without_reshaped_results
 from sardonyx.compiler.program import Program
@@ -92,14 +94,33 @@ class StateProgram:
             SardonyxError: The arguments do not fit, or have no result; fixed results are unchanged.
         """
         bound = self._binding(arguments)
-        every = None if bound is None else bound.run(arguments)
-        if every is None:
-            every = self.program.answer([*self._inputs, *arguments])
-        for own, position in zip(self._results, self._distinct.positions[len(self._others) :], strict=True):
-            array = every[position] if isinstance(position, int) else position
-            if own is not array:
-                np.copyto(own, array)
-        return [every[position] if isinstance(position, int) else position for position in self._others]
+        if bound is not None and bound.run(arguments):
+            results, copies = bound.results, bound.copies
+        else:
+            results, copies = self._assigned(self.program.answer([*self._inputs, *arguments]))
+        for own, array in copies:
+            np.copyto(own, array)
+        return results
+
+    def _assigned(self, computed: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]:
+        """Return the results ahead of the fixed ones, and destinations and sources of fixed ones that are elsewhere."""
+        every = [computed[at] if isinstance(at, int) else at for at in self._distinct.positions]
+        others = len(self._others)
+        pairs = zip(self._results, every[others:], strict=True)
+        return every[:others], [(own, array) for own, array in pairs if own is not array]
+
+    def native(self, arguments: Sequence[np.ndarray]) -> NativeCall | None:
+        """Return the native call for arguments of these sizes; None if calls need more than native code alone.
+
+        The result is None for sizes that few calls had, too.
+
+        Args:
+            arguments: As of :meth:`run`; their sizes alone are read.
+        """
+        bound = self._binding(arguments)
+        if bound is None or self.program.repeating or not Series.accepts(bound.entry):
+            return None
+        return NativeCall(bound.entry, bound.arguments, bound.results, bound.copies)
 
     def planned_bytes(self, arguments: Sequence[np.ndarray]) -> int | None:
         """Return the bytes of the values of a call, with results, by its plan; None if interpreted parts have no plan.
@@ -122,7 +143,7 @@ class StateProgram:
         if self._uses[key] < _USES and not self._is_large:
             return None
         try:
-            bound = _Bound(self.program, self._inputs, arguments, self._targets)
+            bound = _Bound(self.program, self._inputs, arguments, self._targets, self._assigned)
         except UnsupportedError:  # Calls of this program need more than native code: every call allocates its results.
             self._may_bind = False
             return None
@@ -161,8 +182,31 @@ class _DistinctResults:
         ]
 
 
+class NativeCall(NamedTuple):
+    """A native call of fixed arrays.
+
+    Attributes:
+        entry: The call.
+        arguments: The arrays of the arguments after the fixed ones.
+        results: The results ahead of the fixed ones.
+        copies: Destinations and sources of the copies that follow the call.
+    """
+
+    entry: Entry
+    arguments: list[np.ndarray]
+    results: list[np.ndarray]
+    copies: list[tuple[np.ndarray, np.ndarray]]
+
+
 class _Bound:
-    """A native call for one size of batch."""
+    """A native call for one size of batch.
+
+    Attributes:
+        entry: The call.
+        arguments: The arrays of its arguments.
+        results: The results ahead of the fixed ones.
+        copies: Destinations and sources of the copies that follow the call.
+    """
 
     def __init__(
         self,
@@ -170,13 +214,15 @@ class _Bound:
         inputs: Sequence[np.ndarray],
         arguments: Sequence[np.ndarray],
         targets: Sequence[np.ndarray | None],
+        assigned: Callable[[Sequence[np.ndarray]], tuple[list[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]],
     ) -> None:
-        self._arguments = aligned_arrays((array.shape, array.dtype) for array in arguments)
-        entry, self._results = binding(program, [*inputs, *self._arguments], targets, trial=False)
-        self._call: Callable[[], Any] = entry.call
+        self.arguments = aligned_arrays((array.shape, array.dtype) for array in arguments)
+        self.entry, computed = binding(program, [*inputs, *self.arguments], targets, trial=False)
+        self.results, self.copies = assigned(computed)
+        self._call: Callable[[], Any] = self.entry.call
 
-    def run(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-        """Return the results; None if the native call has no result, and a call by steps names the reason."""
-        for own, array in zip(self._arguments, arguments, strict=True):
+    def run(self, arguments: Sequence[np.ndarray]) -> bool:
+        """Return True if the native call has results; a call by steps names the reason if not."""
+        for own, array in zip(self.arguments, arguments, strict=True):
             own[...] = array
-        return None if self._call() is None else self._results
+        return self._call() is not None

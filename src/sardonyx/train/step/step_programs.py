@@ -9,18 +9,23 @@ from typing import cast
 import numpy as np
 
 from sardonyx.base.mapped_files import release_pages
+from sardonyx.compiler.call.tape_series import Copy, Series
 from sardonyx.compiler.target.alignment import aligned_arrays, aligned_zeros
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError
 from sardonyx.train.step.gradient_lengths import length_type
 from sardonyx.train.step.state_program import StateProgram
 from sardonyx.train.step.step import Step, StepOptions
+from sardonyx.train.step.step_series import StepSeries
 
 Reduce = Callable[[list[np.ndarray]], object]
 """A function that replaces arrays by their means over processes, in place."""
 
 _CHECK_EVERY = 64
 """Updates between two checks that the state is finite: a check reads the state once, an update twice or more."""
+
+_CHECKED = {np.dtype(np.float32), np.dtype(np.float64)}
+"""Types of losses and lengths that native code checks."""
 
 
 class StepPrograms:
@@ -168,9 +173,7 @@ class StepPrograms:
             self._take_statistics()
         for array in self.sums:
             array[...] = 0
-        self._updates += 1
-        if self._updates % _CHECK_EVERY == 0:
-            self.require_finite()
+        self.count_updates(1)
 
     def non_finite(self) -> str | None:
         """Return the name of a tensor of the state with an element that is infinite or NaN; None without one."""
@@ -188,6 +191,37 @@ class StepPrograms:
                 where=name,
                 remedy="Continue from the last checkpoint, with a smaller learning rate or `clip_norm`.",
             )
+
+    def series(self, batch: Sequence[np.ndarray]) -> StepSeries | None:
+        """Return native steps over batches of these sizes; None if a step needs more than two native calls.
+
+        Args:
+            batch: As of :meth:`gradients`; its sizes alone are read.
+        """
+        if self._means is not None or self._reduce is not None or self._tables:
+            return None
+        first, second = self._first.native(batch), self._update.native([])
+        if first is None or second is None:
+            return None
+        loss, length, *outputs = first.results
+        if not {loss.dtype, length.dtype} <= _CHECKED:
+            return None
+        between = [Copy(*pair) for pair in first.copies] + [Copy(own, length) for own in self._length]
+        statistics = zip(self._statistics, self._new_statistics, strict=True)
+        after = [Copy(*pair) for pair in (*second.copies, *statistics)]
+        native = Series(self._first.program.target, first.entry, second.entry, [loss, length])
+        return StepSeries(native, [*first.arguments, *self._scalars], [loss, *outputs], between, after)
+
+    def count_updates(self, count: int) -> None:
+        """Count updates, and check the state if a 64th one is among them.
+
+        Raises:
+            ExecutionError: See :meth:`require_finite`.
+        """
+        before = self._updates // _CHECK_EVERY
+        self._updates += count
+        if self._updates // _CHECK_EVERY > before:
+            self.require_finite()
 
     def _take_statistics(self) -> None:
         for own, array in zip(self._statistics, self._new_statistics, strict=True):

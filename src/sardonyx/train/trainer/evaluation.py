@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import ExecutionError, OptionError
-from sardonyx.train.data.batches import Batches, Data
+from sardonyx.train.data.batches import Batches, Data, as_declared, require_names
 from sardonyx.train.step.forward import LOSS, Forward, build_forward
 from sardonyx.train.step.inference import Inference
 from sardonyx.train.trainer.metrics import Mean, Part
-from sardonyx.train.trainer.training_step import TrainingStep
+from sardonyx.train.trainer.sample_steps import SampleSteps
 
 _MOST_NAMES = 5
 """Samples that a message names."""
 
 
-class Evaluation(TrainingStep):
+class Evaluation(SampleSteps):
     """A training with evaluations in inference mode."""
 
     def forward_passes(self) -> tuple[Forward, Forward]:
@@ -58,6 +58,24 @@ class Evaluation(TrainingStep):
             FeedError: A batch does not fit the model.
         """
         return self._evaluated(self._evaluation_batches(data, batch_size, "data"), average=average)
+
+    def forward(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the outputs of the forward pass, in inference mode from the current parameters.
+
+        They are the outputs that the loss may read: a ``Softmax`` or ``Sigmoid`` that the loss computes is left out. No
+        session is made, so that a call for one sample takes microseconds; see also :meth:`predict`.
+
+        Args:
+            inputs: The inputs by name.
+
+        Raises:
+            FeedError: An input does not fit the model.
+            OptionError: An input is missing.
+        """
+        types = {name: self._types[name] for name in self._forward.inputs}
+        named = require_names(inputs, types)
+        arrays = [as_declared(array, types[name], name) for name, array in named.items()]
+        return self._inference().outputs(self._weights, arrays)
 
     def _evaluation_batches(self, data: Data, batch_size: int, where: str) -> Batches:
         optional = [self._loss.label] if self._metrics else []

@@ -141,6 +141,7 @@ class TrainingStep:
             self.notes += ("The model is quantized: weights and activations are rounded in training.",)
         self.history = History()
         self._types = self.batch_types
+        self._accepted: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
 
     def _teacher_session(self, teacher: Loadable) -> Session:
         """Return a session of the teacher, after a check that its inputs are those of a batch.
@@ -228,8 +229,11 @@ class TrainingStep:
     @property
     def batch_names(self) -> tuple[str, ...]:
         """The names of the arrays of a batch as the step reads them: inputs, labels, and the key of random numbers."""
-        key = [KEY] * (self._forward.has_key or self._options.privacy is not None)
-        return (*self._forward.inputs, *self._forward.labels, *key)
+        return (*self._forward.inputs, *self._forward.labels, *[KEY] * self._has_key)
+
+    @property
+    def _has_key(self) -> bool:
+        return self._forward.has_key or self._options.privacy is not None
 
     @property
     def plan(self) -> Step:
@@ -239,6 +243,11 @@ class TrainingStep:
     def whole_step(self) -> Function:
         """Return a step as one function; see :func:`.build_whole_step`."""
         return build_whole_step(self._forward, self._groups, self._options)
+
+    @property
+    def step_count(self) -> int:
+        """The number of steps that the parameters have taken."""
+        return self._position.step
 
     @property
     def optimizer(self) -> Optimizer | SAM:
@@ -297,7 +306,14 @@ class TrainingStep:
         return loss, dict(zip(self._forward.outputs, (np.array(array) for array in self._outputs), strict=True))
 
     def _checked(self, batch: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray]:
-        types = self._types
+        types, accepted = self._types, self._accepted
+        if accepted and type(batch) is dict and batch.keys() == accepted.keys():
+            for name, (shape, dtype) in accepted.items():
+                x = batch[name]
+                if type(x) is not np.ndarray or x.shape != shape or x.dtype is not dtype or not x.flags.c_contiguous:
+                    break
+            else:  # As the batch before: the checks take as long as a small step.
+                return {name: batch[name] for name in types}
         if isinstance(batch, Mapping):
             named = batch
         else:
@@ -307,10 +323,12 @@ class TrainingStep:
                     f"expected {len(types)} arrays ({', '.join(types)}), got {len(arrays)}.", where="batch"
                 )
             named = dict(zip(types, arrays, strict=True))
-        return {
+        checked = {
             name: as_declared(x, types[name], f"batch, {name}", self._remedies.get(name, ""))
             for name, x in require_names(named, types).items()
         }
+        self._accepted = {name: (x.shape, x.dtype) for name, x in checked.items()}
+        return checked
 
     @property
     def _remedies(self) -> dict[str, str]:
@@ -354,7 +372,7 @@ class TrainingStep:
         feeds = {name: batch[name] for name in self._forward.inputs}
         self._last_batch = feeds, [labels[name] for name in self._forward.labels]
         arguments = [*feeds.values(), *self._last_batch[1]]
-        if self._forward.has_key or self._options.privacy is not None:
+        if self._has_key:
             step = self._position.step * self._options.accumulate + self._waiting
             arguments.append(np.array((self._seed << 32) + step, np.int64))
         return arguments
@@ -364,15 +382,16 @@ class TrainingStep:
         """The optimizer of the update: the wrapped one of :class:`SAM`."""
         return self._optimizer.base if isinstance(self._optimizer, SAM) else self._optimizer
 
-    def _rate(self, total: int | None) -> float:
+    def _rate(self, total: int | None, later: int = 0) -> float:
         rate = self.base_optimizer.rate
         if isinstance(rate, Plateau):
             watched = self.history.get(rate.metric, [])
             return rate.after(watched).rate
-        return rate.at(self._position.step + 1, total) if isinstance(rate, Schedule) else float(rate)
+        return rate.at(self._position.step + 1 + later, total) if isinstance(rate, Schedule) else float(rate)
 
-    def _scalars(self, total: int | None) -> list[list[float]]:
-        rate, step = self._rate(total), self._position.step + 1
+    def _scalars(self, total: int | None, later: int = 0) -> list[list[float]]:
+        """Return the numbers of the next step, or of the one so many steps later, for each group."""
+        rate, step = self._rate(total, later), self._position.step + 1 + later
         numbers = [group.scalars(step, rate) for group in self._groups]
         if not all(abs(number) <= _LARGEST_SCALAR for group in numbers for number in group):
             raise OptionError(
