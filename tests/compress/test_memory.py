@@ -69,6 +69,30 @@ def test_zeros_by_magnitude_hold_a_bit_per_weight(path: Path, tmp_path: Path) ->
     np.testing.assert_allclose(first, second, rtol=1e-5)
 
 
+def test_zeros_by_norms_of_inputs_need_no_second_moments(path: Path) -> None:
+    """The program that observes holds a copy of the weights; second moments would be as much again."""
+    assert memory(lambda: sardonyx.prune(path, samples(), sparsity=0.5, criterion="wanda"))[1] < 2.2
+
+
+def test_second_moments_of_large_models_are_observed_in_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros are the same, whatever the number of passes, and weights in files are those in memory."""
+    whole = sardonyx.prune(path, samples(), sparsity=0.5)
+    monkeypatch.setattr("sardonyx.compress.pruning.layer_inputs.LEAST_BYTES", 2 * 4 * WIDTH**2)
+    monkeypatch.setattr("sardonyx.compress.pruning.masks.SPILLED_BYTES", 0)
+    parts, peak = None, 0.0
+    tracemalloc.start()
+    try:
+        parts = sardonyx.prune(path, samples(), sparsity=0.5)
+        peak = tracemalloc.get_traced_memory()[1] / BYTES
+    finally:
+        tracemalloc.stop()
+    for name, value in whole.model.graph.initializers.items():
+        first, second = value.const_value, parts.model.graph.initializers[name].const_value
+        assert first is not None and second is not None
+        np.testing.assert_array_equal(first.numpy(), second.numpy())
+    assert peak < 2.4
+
+
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_integer_weights_are_written_one_by_one(path: Path, weights: str) -> None:
     assert memory(lambda: sardonyx.quantize(path, weights=weights))[1] < 1.3

@@ -9,8 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
+import tempfile
 import threading
 import weakref
+
+import numpy as np
+
+SEGMENT_BYTES = 256 << 20
+"""Bytes of one file of a spill: each file holds a descriptor."""
+
+_ALIGNMENT = 64
+"""Bytes of a cache line, at which spilled arrays begin."""
 
 _RELEASE_BYTES = 64 << 20
 """Bytes that are read before the pages are released."""
@@ -60,3 +70,42 @@ def release_pages() -> None:
             # The system refuses for pages that the process has locked: these stay in memory, as the process wants.
             with contextlib.suppress(OSError):
                 mapped.madvise(mmap.MADV_DONTNEED)
+
+
+class Spill:
+    """Arrays in temporary files without names, mapped, in place of memory of the process.
+
+    A file is deleted with the last array in it. Without space for a file, arrays stay in memory.
+    """
+
+    def __init__(self) -> None:
+        self._segment: mmap.mmap | None = None
+        self._used = 0
+
+    def array(self, array: np.ndarray) -> np.ndarray:
+        """Return a copy of an array in a file; the array itself if it cannot be written."""
+        start = -(-self._used // _ALIGNMENT) * _ALIGNMENT
+        if self._segment is None or start + array.nbytes > len(self._segment):
+            self._segment = _writable_file(max(SEGMENT_BYTES, array.nbytes))
+            start = 0
+        if self._segment is None or not array.nbytes:
+            return array
+        result = np.frombuffer(self._segment, array.dtype, array.size, start).reshape(array.shape)
+        np.copyto(result, array)
+        self._used = start + array.nbytes
+        result.flags.writeable = False
+        count_read(array.nbytes)
+        return result
+
+
+def _writable_file(size: int) -> mmap.mmap | None:
+    """Map a new temporary file; None if there is no space for it."""
+    try:
+        with tempfile.TemporaryFile(prefix="sardonyx-") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+            mapped = mmap.mmap(file.fileno(), size)
+    except OSError:
+        return None
+    with _lock:
+        _files.add(mapped)
+    return mapped

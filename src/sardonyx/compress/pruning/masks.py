@@ -7,17 +7,19 @@ of consecutive elements is one of consecutive input channels.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.base.mapped_files import count_read
+from sardonyx.base.mapped_files import Spill, count_read
 from sardonyx.compress.pruning.compensation import correct_bias
+from sardonyx.compress.pruning.layer_inputs import LayerInputs
 from sardonyx.compress.pruning.second_order import sparse_rows
 from sardonyx.compress.pruning.shrink import replace_constant, write_tensor
 from sardonyx.compress.quantization.placement import RECURRENT, recurrent_label
+from sardonyx.compress.quantization.preparation import weight_bytes
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.samples import require_finite
 from sardonyx.errors import OptionError
@@ -28,6 +30,9 @@ _LONG_ROW = 4096
 """Elements from which a row is divided at a limit: sorting takes eight bytes an element, and several times as long."""
 
 _MASKED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+SPILLED_BYTES = 256 << 20
+"""Bytes of weights from which changed ones are written to temporary files."""
 
 _PANEL = 128
 """Columns whose zeros are chosen at once by second-order information."""
@@ -148,7 +153,7 @@ def mask_weights(
     share: float,
     pattern: Pattern,
     criterion: str,
-    statistics: Mapping[str, SiteInput],
+    statistics: LayerInputs | None,
     exclude: Collection[str] = (),
 ) -> tuple[tuple[MaskedLayer, ...], int]:
     """Set the least important weights of every layer to zero, in place.
@@ -160,7 +165,7 @@ def mask_weights(
         criterion: ``"magnitude"``; ``"activation"``, the magnitude times the mean absolute input; ``"wanda"``, the
             magnitude times the norm of the input, compared within each output; ``"sparsegpt"``, by second moments,
             which updates the weights that stay.
-        statistics: The inputs of layers by name; empty without data.
+        statistics: The inputs of layers; None without data.
         exclude: Names of nodes, or operators, whose weights stay.
 
     Returns:
@@ -172,6 +177,7 @@ def mask_weights(
     names = Names(value_names(model))
     layers = []
     corrected = 0
+    spill = Spill() if weight_bytes(model) >= SPILLED_BYTES else None
     originals: dict[ir.Value | None, ir.TensorProtocol] = {}
     weights = weighted_inputs(model)
     maskable = {(one.node, one.index) for one in weights if not one.is_excluded(exclude)}
@@ -193,10 +199,10 @@ def mask_weights(
             fixed = f"{channels} input channels are not a multiple of {pattern.of}"
         elif rows.shape[1] % pattern.outputs:
             fixed = f"{rows.shape[1]} outputs are not a multiple of {pattern.outputs}"
-        seen = statistics.get(one.label)
+        seen = None if statistics is None else statistics.get(one.label)
         result = weight
         if not fixed:
-            tensor = _sparse(one, dense, rows, share, pattern, criterion, seen)
+            tensor = _sparse(one, dense, rows, share, pattern, criterion, seen, spill)
             value = write_tensor(model, names, node, one.index, tensor)
             result = tensor.numpy()
             for use in list(old.uses()):  # Other products by the same weight read the masked one too.
@@ -246,25 +252,31 @@ def _input_groups(node: ir.Node) -> int:
 
 def _sparse(
     one: MaskedInput, dense: ir.TensorProtocol, rows: np.ndarray, share: float, pattern: Pattern, criterion: str,
-    seen: SiteInput | None,
+    seen: SiteInput | None, spill: Spill | None,
 ) -> ir.TensorProtocol:  # fmt: skip
     """Return the weight of one layer with zeros."""
     array = dense.numpy()
     updated = _updated(one, rows, share, pattern, criterion, seen)
     if updated is not None:
-        return ir.tensor(from_rows(one.node, updated, array.shape).astype(array.dtype), dtype=dense.dtype)
-    return _masked(dense, from_rows(one.node, _choice(one, rows, share, pattern, criterion, seen), array.shape))
+        weight = from_rows(one.node, updated, array.shape).astype(array.dtype)
+        return ir.tensor(weight if spill is None else spill.array(weight), dtype=dense.dtype)
+    stays = from_rows(one.node, _choice(one, rows, share, pattern, criterion, seen), array.shape)
+    return _masked(dense, stays, spill)
 
 
-def _masked(dense: ir.TensorProtocol, stays: np.ndarray) -> ir.TensorProtocol:
-    """Return a weight with zeros that is computed where it is read: a bit per element is held, not the product."""
+def _masked(dense: ir.TensorProtocol, stays: np.ndarray, spill: Spill | None) -> ir.TensorProtocol:
+    """Return a weight with zeros that is computed where it is read: a bit per element is held, not the product.
+
+    A program that is compiled holds all of its weights until they are packed: those of large models are in files.
+    """
     bits = np.packbits(stays)
 
     def contents() -> ir.TensorProtocol:
         array = dense.numpy()
         count_read(array.nbytes)
         chosen = np.unpackbits(bits, count=array.size).view(np.bool_).reshape(array.shape)
-        return ir.tensor(np.where(chosen, array, np.zeros((), array.dtype)), dtype=dense.dtype)
+        weight = np.where(chosen, array, np.zeros((), array.dtype))
+        return ir.tensor(weight if spill is None else spill.array(weight), dtype=dense.dtype)
 
     return ir.LazyTensor(contents, dense.dtype, ir.Shape(list(stays.shape)))
 

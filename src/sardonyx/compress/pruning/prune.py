@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from sardonyx.compress.pruning.blocks import RemovedLayer, choose_blocks, contri
 from sardonyx.compress.pruning.channels import ChannelGraph
 from sardonyx.compress.pruning.compensation import correct_readers
 from sardonyx.compress.pruning.grouping import NORMALIZATIONS
+from sardonyx.compress.pruning.layer_inputs import LayerInputs
 from sardonyx.compress.pruning.masks import MaskedLayer, Pattern, mask_weights, weighted_inputs
 from sardonyx.compress.pruning.operators import find_channels
 from sardonyx.compress.pruning.scores import output_changes, score_by_changes, score_channels
@@ -40,7 +41,6 @@ from sardonyx.compress.pruning.shrink import (
     stays_after,
 )
 from sardonyx.compress.pruning.sizes import join_lists, separate_lists, state_split_sizes
-from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.placement import (
     RECURRENT,
     find_placement,
@@ -49,7 +49,7 @@ from sardonyx.compress.quantization.placement import (
     without_layers,
 )
 from sardonyx.compress.quantization.preparation import weight_bytes
-from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
+from sardonyx.compress.quantization.site_inputs import Needs
 from sardonyx.compress.recovery import distill, reconstruct
 from sardonyx.compress.samples import Data, Preprocess, Split, read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
@@ -384,14 +384,7 @@ class _Work:
         """Set weights to zero."""
         if not weighted_inputs(self.result):
             raise UnsupportedError(f"no weight can be masked: {without_layers(self.result)}.", where=self._where)
-        statistics: dict[str, SiteInput] = {}
-        if self.samples.exist:
-            second = self.criterion in ("wanda", "sparsegpt")
-            needs = Needs(self.recovery != "none", magnitudes=self.criterion == "activation", second_moments=second)
-            placement = find_placement(self.result)
-            # Weights of recurrent layers are masked too; the state, which the other weight reads, is not observed.
-            sites = [*placement.sites, *(site for site in placement.inner if site.node.op_type in RECURRENT)]
-            statistics = Observation(self.result, [], self.samples.stream(), sites, needs).inputs
+        statistics = self._inputs() if self.samples.exist else None
         layers, corrected = mask_weights(self.result, self.share, pattern, self.criterion, statistics, self.exclude)
         if all(layer.fixed for layer in layers):
             reasons = "; ".join(f"{layer.name}: {layer.fixed}" for layer in layers[:3])
@@ -402,6 +395,19 @@ class _Work:
         self.notes.append("Zeros save neither bytes nor time here: weights are stored and multiplied densely. A "
                           "compressed file is smaller, and engines with sparse kernels may be faster.")  # fmt: skip
         self._note_biases(corrected)
+
+    def _inputs(self) -> LayerInputs:
+        """Return the statistics by which weights become zero."""
+        second = self.criterion in ("wanda", "sparsegpt")
+        needs = Needs(self.recovery != "none", magnitudes=self.criterion == "activation", second_moments=second)
+        if self.criterion == "wanda":
+            needs = replace(needs, most_bytes=0)  # Norms alone: second moments take as much as the weights.
+        placement = find_placement(self.prepared)
+        # Weights of recurrent layers are masked too; the state, which the other weight reads, is not observed.
+        sites = [*placement.sites, *(site for site in placement.inner if site.node.op_type in RECURRENT)]
+        order = {one.label: number for number, one in enumerate(weighted_inputs(self.prepared))}
+        sites = sorted((site for site in sites if site.label in order), key=lambda site: order[site.label])
+        return LayerInputs(self.prepared, sites, needs, self.samples.stream, weight_bytes(self.prepared))
 
     def recover(self, steps: int) -> None:
         """Refit layers, and train on the answers of the original."""
