@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 import sardonyx
 from sardonyx import Budget, demo
 from sardonyx.compress.evidence import stored_metric
 from sardonyx.compress.search import Compressed
 from sardonyx.compress.search.compression import closest_note
+from sardonyx.compress.search.moves import layer_shares
 from sardonyx.compress.search.page import page_of
 from sardonyx.compress.search.short_names import shorten_names
 from sardonyx.errors import EvaluationError, OptionError
+from sardonyx.rewrite.analysis.inference import infer_shapes
 
 CLASSIFIER = demo.path("digits_classifier")
 
@@ -148,6 +151,18 @@ def test_a_result_that_measures_slower_is_rejected(files: Path, monkeypatch: pyt
 @pytest.mark.parametrize(("broken", "permits"), [(["speed"], True), (["size", "speed"], False), ([], False)])
 def test_the_note_about_a_slower_result_says_how_to_accept_it(broken: list[str], permits: bool) -> None:
     assert ("--allow-slower" in closest_note("int8", broken)) is permits
+
+
+def test_a_layer_that_saves_little_stays_before_a_large_one() -> None:
+    """Shares of weights and of multiplications decide with the noise."""
+    text = """<ir_version: 9, opset_import: ["" : 17]> net (float[4, 16] x) => (float[4, 64] y)
+        { a = MatMul (x, first) y = MatMul (a, second) }"""
+    model = onnx.parser.parse_model(text)
+    for name, shape in {"first": (16, 16), "second": (16, 64)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    loaded = sardonyx.load(model)
+    infer_shapes(loaded)
+    assert list(layer_shares(loaded).values()) == pytest.approx([2 * 0.2, 2 * 0.8])
 
 
 def test_short_names_change_no_result() -> None:

@@ -34,6 +34,25 @@ def test_a_proved_loss_goes_before_a_smaller_file() -> None:
     assert min(sizes) < report.result.size < 0.6 * report.original.size
 
 
+def test_a_proof_of_shorter_names_alone_does_not_go_before_a_small_model() -> None:
+    """A lossless move is always proved, and saves next to nothing."""
+    model, (feeds, *_) = network(), samples(20)
+    expected = sardonyx.Session(model, compile="wait").run(None, feeds)[0]
+
+    def evaluate(session: sardonyx.Session) -> tuple[float, np.ndarray]:
+        hits = np.ones(SAMPLES)
+        first = 0 if np.array_equal(session.run(None, feeds)[0], expected) else 50
+        hits[first : first + 100] = 0  # 50 samples are lost and 50 gained: no loss, and a wide interval.
+        return 100 * float(hits.mean()), hits
+
+    result = sardonyx.compress(
+        model, samples(20), evaluate=evaluate, budget=Budget(drop=0.4), measured=False, trials=12
+    )
+    report = result.report
+    assert report.verdict == "not judged"
+    assert report.result.size < 0.5 * report.original.size
+
+
 def test_integer_weights_of_recurrent_layers_are_no_slower() -> None:
     text = """<ir_version: 9, opset_import: ["" : 17]> net (float[T, 1, 16] x) => (float[T, 1, 1, 48] y)
         { y = GRU<hidden_size: int = 48>(x, w, r) }"""

@@ -116,6 +116,29 @@ def test_the_largest_share_of_layers_that_holds_is_bisected() -> None:
     assert 1.0 in shares and 0.625 in shares
 
 
+def test_the_strength_of_moves_that_train_is_climbed() -> None:
+    """The loss of pruned channels is 6 s^2: a sixteenth holds 0.05, and no greater strength is trained."""
+    tried = ModelOfModels()
+    searched(Budget(drop=0.05), tried)
+    shares = [plan[0].strength for plan in tried.tried if len(plan) == 1 and plan[0].move == "pruned channels"]
+    assert shares == [0.125, 0.0625]
+
+
+def test_a_share_of_what_would_not_be_better_is_not_tried() -> None:
+    """All layers with integer weights alone are worse than all layers with int8, which holds."""
+    bench = ModelOfModels({**HARM, "int8": 0.01, "int8 weights": 50.0})
+    searched(Budget(drop=0.1), bench)
+    assert not [plan for plan in bench.tried if Step("int8 weights", 0.5) in plan]
+
+
+def test_layers_of_the_best_result_become_smaller() -> None:
+    """Weights of 4 bits do not hold in all layers: some layers have these, the others the best result's moves."""
+    best = searched(Budget(drop=0.9), ModelOfModels({**HARM, "int8": 0.1, "int8 with int4 weights": 4.0})).ranked()[0]
+    moves = [step.move for step in best.plan if step.move.startswith("int8")]
+    assert moves == ["int8 with int4 weights", "int8"]
+    assert 0 < best.plan[-3].strength < 1 or 0 < best.plan[0].strength < 1
+
+
 def test_every_move_is_tried_before_shares_of_one() -> None:
     whole = [(Step(move.name),) for move in MOVES if not move.is_lossless and not move.is_graded]
     bench = ModelOfModels()

@@ -8,7 +8,8 @@ of what the move removes at most, over all layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -116,15 +117,34 @@ Plan = tuple[Step, ...]
 
 def layers(model: ir.Model, operators: Collection[str]) -> list[str]:
     """Return the names of the nodes of the main graph with these operators and a large constant float weight."""
-    names = []
+    return [node_label(node) for node, _ in _weighted(model, operators)]
+
+
+def _weighted(model: ir.Model, operators: Collection[str]) -> Iterator[tuple[ir.Node, int]]:
+    """Yield the nodes of :func:`layers`, with the number of their weights."""
     for node in model.graph:
         if node.domain or node.op_type not in operators or len(node.inputs) < 2:
             continue
         value = node.inputs[0 if node.op_type == "Gather" else 1]
         tensor = None if value is None else value.const_value
         if facts.is_constant(value) and tensor is not None and tensor.dtype == ir.DataType.FLOAT:
-            names += [node_label(node)] if math.prod(tensor.shape.numpy()) >= FEWEST_WEIGHTS else []
-    return names
+            count = math.prod(tensor.shape.numpy())
+            if count >= FEWEST_WEIGHTS:
+                yield node, count
+
+
+def layer_shares(model: ir.Model) -> dict[str, float]:
+    """Return the share of each layer in the weights plus its share in the multiplications; open sizes count as 1."""
+    bytes_of, work = Counter[str](), Counter[str]()
+    for node, count in _weighted(model, WEIGHTED):
+        label, shape = node_label(node), node.outputs[0].shape or ()
+        bytes_of[label] += count
+        if node.op_type != "Gather":
+            channels = max(facts.static_shape(node.inputs[1]) or (1,))
+            results = math.prod(size for size in shape if isinstance(size, int))
+            work[label] += results * max(count // channels, 1)
+    weights, products = max(bytes_of.total(), 1), max(work.total(), 1)
+    return {label: count / weights + work[label] / products for label, count in bytes_of.items()}
 
 
 def _quantized(**options: Any) -> Apply:

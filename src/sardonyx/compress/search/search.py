@@ -1,7 +1,8 @@
 """The search: trials of plans, from single moves to combinations, until nothing improves.
 
 Every move on precision is tried on all layers first. If the accuracy does not hold, the largest share of layers for
-which it holds is bisected, with the least harmful layers first. The best results are then combined with further moves.
+which it holds is bisected, with the least harmful layers first, unless the whole would not be better than what holds
+already. The best results are then combined with further moves, those that train a model last.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ BEAM = 3
 
 GRADES = 16
 """Strengths of a graded move, for the end of a bisection."""
+
+CLIMB = (0.125, 0.25, 0.5, 1.0)
+"""Strengths of a graded move, until one does not hold."""
 
 MOST_STEPS = 4
 """Steps of a plan."""
@@ -75,24 +79,48 @@ class Search:
         """
         self.trial(())
         lossy = [move.name for move in MOVES if not move.is_lossless]
-        for move in lossy:
-            # Every move is tried once before trials or time are spent on shares of one; graded moves train a model.
-            if not BY_NAME[move].is_graded and not self._ends():
+        quick = [name for name in lossy if not BY_NAME[name].is_graded]
+        for move in quick:
+            # Every move is tried once before trials or time are spent on shares of one.
+            if not self._ends():
                 self.trial((Step(move),))
-        for move in lossy:
+        for move in quick:
             self.most(move, ())
-        for _ in range(MOST_STEPS - 1):
-            before = len(self.trials)
-            for trial in self.best(BEAM):
-                for move in lossy:
-                    if self._combines(trial.plan, move):
-                        self.most(move, trial.plan)
-            if len(self.trials) == before or self._ends():
-                break
+        self._mix(quick)
+        self._combine(quick)
+        # Graded moves train a model in each trial: they come last.
+        for move in lossy:
+            if BY_NAME[move].is_graded:
+                self.most(move, ())
+        self._combine(lossy)
         for trial in [*self.best(BEAM), self.original]:
             for lossless in (move.name for move in MOVES if move.is_lossless):
                 if not self._ends():
                     self.trial((*trial.plan, Step(lossless)))
+
+    def _mix(self, moves: Sequence[str]) -> None:
+        """Let moves that do not hold on all layers take some of the layers of the best result before its own moves."""
+        best = self.best(1)
+        if not best:
+            return
+        steps = {step.move for step in best[0].plan}
+        for move in moves:
+            whole = self.trials.get((Step(move),))
+            if whole is None or whole.figures is None or move in steps or BY_NAME[move].ends or self._ends():
+                continue
+            if not self.is_accurate(whole) and self._promises(whole):
+                self._bisected(move, (), 0.0, 1.0, best[0].plan)
+
+    def _combine(self, moves: Sequence[str]) -> None:
+        """Try moves on top of the best results, until no plan is new."""
+        for _ in range(MOST_STEPS - 1):
+            before = len(self.trials)
+            for trial in self.best(BEAM):
+                for move in moves:
+                    if self._combines(trial.plan, move):
+                        self.most(move, trial.plan)
+            if len(self.trials) == before or self._ends():
+                break
 
     def polished(self, trial: Trial) -> Trial:
         """Return a trial with the lossless moves that it lacks, if the result is better."""
@@ -140,30 +168,75 @@ class Search:
         """Return the trial of a move on as many layers as the accuracy permits, on top of a plan; None if on none."""
         if self._ends():
             return None
-        high = self._strongest.get(move, 1.0) if base else 1.0
+        if BY_NAME[move].is_graded and not base:
+            return self._climbed(move)
+        high = self._strongest.get(move, 1.0)
         if not high:
             return None
         whole = self.trial((*base, Step(move, high)))
-        if whole.failure or self.is_accurate(whole) or not BY_NAME[move].operators:
-            if not base:
-                self._strongest[move] = 0.0 if whole.failure else high
+        if whole.failure or self.is_accurate(whole) or not BY_NAME[move].operators or not self._promises(whole):
+            if whole.failure and not base:
+                self._strongest[move] = 0.0
             return whole
+        return self._bisected(move, base, 0.0, high)
+
+    def _promises(self, trial: Trial) -> bool:
+        """Return True if a trial would be better than all accurate ones: with fewer layers it is only worse."""
+        best = self.best(1)
+        return not best or self.objective(trial)[:2] < self.objective(best[0])[:2]
+
+    def _climbed(self, move: str) -> Trial | None:
+        """Return the trial of a graded move with the greatest strength that the accuracy permits; None if none does.
+
+        Most models bear small strengths alone, and every trial trains: the strength doubles while it holds.
+        """
+        best: Trial | None = None
+        low, high = 0.0, 2.0
+        for strength in CLIMB:
+            if self._ends():
+                break
+            trial = self.trial((Step(move, strength),))
+            if trial.failure and strength == CLIMB[0] and not self._ends():
+                # Too weak to remove anything, or impossible: the greatest strength tells.
+                whole = self.trial((Step(move),))
+                if not whole.failure and not self.is_accurate(whole):
+                    low, high = strength, 1.0
+                    break
+                self._strongest[move] = 0.0 if whole.failure else 1.0
+                return whole
+            if trial.failure or not self.is_accurate(trial):
+                high = strength
+                break
+            best, low = trial, strength
+        if high <= 1.0:
+            best = self._bisected(move, (), low, high) or best
+        self._strongest[move] = 0.0 if best is None else best.plan[-1].strength
+        return best
+
+    def _bisected(self, move: str, base: Plan, low: float, high: float, rest: Plan = ()) -> Trial | None:
+        """Return the accurate trial of a move with the greatest strength between two; None if there is none.
+
+        Args:
+            move: The move.
+            base: The steps before the move.
+            low: A strength that holds, or 0.
+            high: A strength that does not hold.
+            rest: The steps after the move.
+        """
         count = GRADES if BY_NAME[move].is_graded else self._layers(base, move)
         best: Trial | None = None
-        low = 0.0
         for _ in range(BISECTIONS):
             strength = (low + high) / 2
             # A share that adds no layer to the lower bound is no new plan.
             if self._ends() or math.ceil(strength * count) in (math.ceil(low * count), math.ceil(high * count)):
                 break
-            trial = self.trial((*base, Step(move, strength)))
-            if trial.failure or not self.is_accurate(trial):
+            trial = self.trial((*base, Step(move, strength), *rest))
+            if trial.failure and BY_NAME[move].is_graded:
+                low = strength  # Too weak: nothing was removed.
+            elif trial.failure or not self.is_accurate(trial):
                 high = strength
             else:
                 best, low = trial, strength
-        if BY_NAME[move].is_graded and not base:
-            # On top of another plan the same move loses more.
-            self._strongest[move] = low
         return best
 
     def _layers(self, base: Plan, move: str) -> int:

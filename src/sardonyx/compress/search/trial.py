@@ -17,7 +17,7 @@ from sardonyx.compress.search.figures import Figures
 from sardonyx.compress.search.moves import Plan, Step
 from sardonyx.errors import ModelFileError, OptionError
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 
 
 @dataclass(frozen=True)

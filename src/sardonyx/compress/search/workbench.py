@@ -18,7 +18,18 @@ from sardonyx.compress.search.figures import (
     measured_joules,
     memory_of,
 )
-from sardonyx.compress.search.moves import BY_NAME, WEIGHTED, Fitting, Plan, Step, applied, chosen, layers, ordered
+from sardonyx.compress.search.moves import (
+    BY_NAME,
+    WEIGHTED,
+    Fitting,
+    Plan,
+    Step,
+    applied,
+    chosen,
+    layer_shares,
+    layers,
+    ordered,
+)
 from sardonyx.compress.search.trial import Trial
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime.session import Session
@@ -87,7 +98,10 @@ class Workbench:
         return layers(self.model(plan), BY_NAME[move].operators)
 
     def _harmless_first(self, rest: Plan, step: Step) -> list[str]:
-        """Return the layers of a move in the order of the error that they add if all of them change."""
+        """Return the layers of a move in the order of the noise that they add for what their change saves.
+
+        A small layer that adds most of the noise stays before a large one that adds a little more.
+        """
         names = self.sites(rest, step.move)
         if step.strength == 1 or not self.judged or BY_NAME[step.move].is_graded:
             return names
@@ -95,8 +109,9 @@ class Workbench:
         if key not in self._harm:
             before, after = self.model(rest), self.model((*rest, Step(step.move)))
             found_layers = layers_that_hurt(before, after, self.judged[0], most=len(names))
-            growth = {layer.node: layer.growth for layer in found_layers}
-            self._harm[key] = sorted(names, key=lambda name: growth.get(name, 0.0))
+            noise = {layer.node: layer.growth**2 for layer in found_layers}
+            gains = layer_shares(before)
+            self._harm[key] = sorted(names, key=lambda name: (noise.get(name, 0.0) / gains[name], -gains[name]))
         return self._harm[key]
 
     def changed(self, plan: Plan) -> dict[str, str]:
