@@ -24,7 +24,8 @@ from sardonyx.compiler.tiling.dynamic_quantization import convolution_saving, pr
 from sardonyx.compress.quantization.placement import PRODUCTS, WeightSite
 from sardonyx.compress.quantization.scheme import Scheme
 from sardonyx.compress.quantization.targets import QuantizationTarget
-from sardonyx.compress.quantization.weights import quantize_weight
+from sardonyx.compress.quantization.tied_tables import TiedTables
+from sardonyx.compress.quantization.weights import QuantizedWeight, quantize_weight
 from sardonyx.compress.quantization.writer import Writer
 from sardonyx.core.ir import types as t
 from sardonyx.rewrite.analysis import facts
@@ -109,10 +110,11 @@ class DynamicProducts:
     Args:
         writer: The writer of the model.
         scheme: The scheme of the weights.
+        tied: The tables whose integers are those of weights.
     """
 
-    def __init__(self, writer: Writer, scheme: Scheme) -> None:
-        self._writer, self._scheme = writer, scheme
+    def __init__(self, writer: Writer, scheme: Scheme, tied: TiedTables) -> None:
+        self._writer, self._scheme, self._tied = writer, scheme, tied
         self._quantized: dict[tuple[ir.Value, object], tuple[ir.Value, ...]] = {}
 
     def write(self, site: WeightSite) -> None:
@@ -123,8 +125,14 @@ class DynamicProducts:
         is_matrix = _is_product(site)
         codes, scale, zero = self._codes(x, node, site.label)
         name = site.label
-        values, zeros, scales = self._matrix(site) if is_matrix else self._filters(site)
-        integers = writer.initializer(f"{old.name}_quantized", values)
+        stored = None
+        if is_matrix:
+            weight = self._matrix(site)
+            stored = self._tied.integers(site, weight)
+            values, zeros, scales = weight.values, None if self._scheme.symmetric else weight.zeros, weight.scales
+        else:
+            values, zeros, scales = self._filters(site)
+        integers = stored or writer.initializer(f"{old.name}_quantized", values)
         operands = [codes, integers, zero]
         if zeros is not None:
             operands.append(writer.initializer(f"{old.name}_zero_point", zeros))
@@ -159,12 +167,11 @@ class DynamicProducts:
             self._quantized[key] = tuple(quantize.outputs)
         return self._quantized[key]
 
-    def _matrix(self, site: WeightSite) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """Return integers, zero points (None for 0) and scales of a matrix with its columns last."""
+    def _matrix(self, site: WeightSite) -> QuantizedWeight:
+        """Return a matrix with its columns last."""
         is_right = site.channel_axis == len(site.shape) - 1
         matrix = site.weight if is_right else np.ascontiguousarray(site.weight.T)
-        weight = quantize_weight(matrix, matrix.ndim - 1, matrix.ndim - 2, self._scheme)
-        return weight.values, None if self._scheme.symmetric else weight.zeros, weight.scales
+        return quantize_weight(matrix, matrix.ndim - 1, matrix.ndim - 2, self._scheme)
 
     def _filters(self, site: WeightSite) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return integers, the zero point and scales of filters: engines have one zero point for all of these."""

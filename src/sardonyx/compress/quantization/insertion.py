@@ -15,6 +15,7 @@ from sardonyx.compress.quantization.forms.packed_weights import is_packable, wri
 from sardonyx.compress.quantization.placement import PRODUCTS, Placement, WeightSite
 from sardonyx.compress.quantization.scheme import Affine, Scheme
 from sardonyx.compress.quantization.targets import QuantizationTarget
+from sardonyx.compress.quantization.tied_tables import TiedTables
 from sardonyx.compress.quantization.weights import QuantizedWeight, quantize_weight
 from sardonyx.compress.quantization.writer import Writer
 
@@ -54,7 +55,9 @@ def write_static(
         Sentences for the user.
     """
     writer = Writer(model)
-    shared = _SharedWeights(writer)
+    tables = _gathered(writer, tables_of(placement, scheme, "static"), target)
+    tied = TiedTables(writer, target, tables, placement.all_sites)
+    shared = _SharedWeights(writer, tied)
     weights = unite_scales(placement, maps, weights)
     opset = model.opset_imports.get("", 0)
     has_integer_bias = target.stores(ir.DataType.INT32, opset)
@@ -66,7 +69,8 @@ def write_static(
             write_bias(writer, site, maps[x] if has_integer_bias else None, weight, correction)
     for value, affine in maps.items():
         _write_activation(writer, value, affine, placement.reads[value])
-    notes = _write_tables(writer, tables_of(placement, scheme, "static"), target, scheme)
+    notes = _write_tables(writer, tables, tied, target, scheme)
+    notes += _left_tables(placement, tables, scheme, "static", target)
     if placement.inner:
         notes.append(
             f"{len(placement.inner)} weights of recurrent layers and of bodies of control flow are integers; their "
@@ -94,8 +98,10 @@ def write_without_ranges(
         Sentences for the user.
     """
     writer = Writer(model)
-    shared = _SharedWeights(writer)
-    dynamic = DynamicProducts(writer, scheme)
+    tables = _gathered(writer, tables_of(placement, scheme, mode), target)
+    tied = TiedTables(writer, target, tables, placement.all_sites)
+    shared = _SharedWeights(writer, tied)
+    dynamic = DynamicProducts(writer, scheme, tied)
     notes = []
     packed = 0
     for site in placement.all_sites:
@@ -112,7 +118,8 @@ def write_without_ranges(
             assert old is not None and site.sum_axis is not None
             write_product(writer, site.node, weight, site.sum_axis, str(old.name))
             packed += 1
-    notes += _write_tables(writer, tables_of(placement, scheme, mode), target, scheme)
+    notes += _write_tables(writer, tables, tied, target, scheme)
+    notes += _left_tables(placement, tables, scheme, mode, target)
     if packed:
         notes.append(f"{packed} products are MatMulNBits of com.microsoft, for {target.name}.")
     whole = [site for site in placement.all_sites if scheme.of_weight(site.sum_axis) != scheme]
@@ -174,10 +181,11 @@ class _SharedWeights:
 
     Args:
         writer: The writer of the model.
+        tied: The tables whose integers are those of weights.
     """
 
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
+    def __init__(self, writer: Writer, tied: TiedTables) -> None:
+        self._writer, self._tied = writer, tied
         self._written: dict[tuple[ir.Value, int, int | None], tuple[ir.Value, QuantizedWeight]] = {}
 
     def write(self, site: WeightSite, weight: QuantizedWeight) -> QuantizedWeight:
@@ -186,15 +194,15 @@ class _SharedWeights:
         assert value is not None
         key = value, site.channel_axis, site.sum_axis
         if key not in self._written:
-            self._written[key] = self._dequantize(str(value.name), weight), weight
+            self._written[key] = self._dequantize(str(value.name), weight, self._tied.integers(site, weight)), weight
         dequantized, written = self._written[key]
         site.node.replace_input_with(site.index, dequantized)
         self._writer.drop(value)
         return written
 
-    def _dequantize(self, name: str, weight: QuantizedWeight) -> ir.Value:
+    def _dequantize(self, name: str, weight: QuantizedWeight, stored: ir.Value | None) -> ir.Value:
         dtype = ir.DataType.from_numpy(weight.values.dtype)
-        values = self._writer.initializer(f"{name}_quantized", weight.values, dtype)
+        values = stored or self._writer.initializer(f"{name}_quantized", weight.values, dtype)
         scale = self._writer.initializer(f"{name}_scale", weight.scales)
         zero = self._writer.initializer(f"{name}_zero_point", weight.zeros, dtype)
         attributes: dict[str, Any] = {} if weight.axis is None else {"axis": weight.axis}
@@ -202,7 +210,10 @@ class _SharedWeights:
             attributes["block_size"] = weight.block
         node = self._writer.node("DequantizeLinear", [values, scale, zero], name, ir.DataType.FLOAT, **attributes)
         node.outputs[0].shape = ir.Shape(weight.values.shape)
-        self._writer.insert_constants([node])
+        if values.producer() is None:
+            self._writer.insert_constants([node])
+        else:
+            self._writer.insert_after(values, [node])
         return node.outputs[0]
 
 
@@ -239,21 +250,37 @@ def _keeps_channels(site: WeightSite) -> bool:
     return bool((noise[power > 0] / power[power > 0]).mean() <= _MOST_NOISE) if power.any() else True
 
 
+def _gathered(writer: Writer, tables: list[WeightSite], target: QuantizationTarget) -> list[WeightSite]:
+    """Return tables if a target gathers integers, else none."""
+    return tables if target.accepts("Gather", {0: "int8"}, writer.opset, inputs=2) else []
+
+
+def _left_tables(
+    placement: Placement, tables: Sequence[WeightSite], scheme: Scheme, mode: str, target: QuantizationTarget
+) -> list[str]:
+    """Return a sentence for tables that a target does not gather as integers."""
+    left = 0 if tables else len(tables_of(placement, scheme, mode))
+    return [f"{left} tables stay in float: {target.name} does not gather integers."] if left else []
+
+
 def _write_tables(
-    writer: Writer, tables: Sequence[WeightSite], target: QuantizationTarget, scheme: Scheme
+    writer: Writer, tables: Sequence[WeightSite], tied: TiedTables, target: QuantizationTarget, scheme: Scheme
 ) -> list[str]:
     """Let tables of embeddings be integers; return sentences for the user."""
-    if not tables:
-        return []
-    if not target.accepts("Gather", {0: "int8"}, writer.opset, inputs=2):
-        return [f"{len(tables)} tables stay in float: {target.name} does not gather integers."]
+    shared = 0
     for site in tables:
-        _write_table(writer, site, target, scheme)
-    return []
+        shared += _write_table(writer, site, tied, target, scheme)
+    return [f"{shared} tables share the integers of the products that read them too."] if shared else []
 
 
-def _write_table(writer: Writer, site: WeightSite, target: QuantizationTarget, scheme: Scheme) -> None:
-    """Let a Gather read rows of integers: int8 with a scale each, or blocks of few bits if the target has them."""
+def _write_table(
+    writer: Writer, site: WeightSite, tied: TiedTables, target: QuantizationTarget, scheme: Scheme
+) -> bool:
+    """Let a Gather read rows of integers: int8 with a scale each, or blocks of few bits if the target has them.
+
+    Returns:
+        True if the integers are those of a product.
+    """
     node, table, indices = site.node, site.node.inputs[0], site.node.inputs[1]
     assert table is not None and indices is not None
     name = str(table.name)
@@ -261,12 +288,17 @@ def _write_table(writer: Writer, site: WeightSite, target: QuantizationTarget, s
     width = site.shape[1]
     if target.vendor and is_few and is_packable(scheme.block) and width > scheme.block and width % scheme.block == 0:
         write_lookup(writer, node, quantize_weight(site.weight, 0, 1, scheme), name)
-        return
-    weight = quantize_weight(site.weight, 0, 1, Scheme())
-    values = writer.initializer(f"{name}_quantized", weight.values)
-    scales = writer.initializer(f"{name}_scale", weight.scales.reshape(-1, 1))
+        return False
+    stored = tied.rows(site)
+    if stored is None:
+        weight = quantize_weight(site.weight, 0, 1, Scheme())
+        values, factors_of_rows = writer.initializer(f"{name}_quantized", weight.values), weight.scales
+    else:
+        values, factors_of_rows = stored
+    scales = writer.initializer(f"{name}_row_scale", factors_of_rows.reshape(-1, 1))
     rows = writer.node("Gather", [values, indices], name, ir.DataType.INT8)
     factors = writer.node("Gather", [scales, indices], f"{name}_scale", ir.DataType.FLOAT)
     floats = writer.node("Cast", [rows.outputs[0]], name, ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
     product = writer.node("Mul", [floats.outputs[0], factors.outputs[0]], name, ir.DataType.FLOAT)
     writer.replace(node, [rows, factors, floats, product])
+    return stored is not None

@@ -32,6 +32,8 @@ class QuantizationTarget:
         vendor: True if the target executes operators of ``com.microsoft``.
         saturates: True if the target may add products of 8 bits in saturating 16 bits; see ``saturation.py``.
         convolves_integers: True if convolutions of integers, with ranges of each call, are as fast as static ones.
+        computes_constants: True if the target computes a transposition of integers once, when it loads a model;
+            TensorRT reads weights from constants alone.
         whole_blocks: True if blocks must divide the axis of a weight.
         folds_recurrent_weights: True if weights of recurrent layers may be integers beside integers of activations,
             without which OpenVINO computes these weights when it loads a model, as its layers require.
@@ -50,6 +52,7 @@ class QuantizationTarget:
     vendor: bool = False
     saturates: bool = False
     convolves_integers: bool = False
+    computes_constants: bool = True
     whole_blocks: bool = False
     folds_recurrent_weights: bool = True
     reads_filter_scales: bool = True
@@ -96,7 +99,14 @@ TARGETS: Mapping[str, QuantizationTarget] = {
             reads_filter_scales=False,
             reads_joined_signed=False,
         ),
-        QuantizationTarget("tensorrt", "int8", is_symmetric=True, modes=("static", "weights"), whole_blocks=True),
+        QuantizationTarget(
+            "tensorrt",
+            "int8",
+            is_symmetric=True,
+            modes=("static", "weights"),
+            computes_constants=False,
+            whole_blocks=True,
+        ),
         QuantizationTarget("native", convolves_integers=True),
     )
 }

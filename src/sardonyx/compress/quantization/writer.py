@@ -101,6 +101,12 @@ class Writer:
         for value in inputs:
             self.drop(value)
 
+    def remove(self, node: ir.Node) -> None:
+        """Remove a node whose results nothing reads."""
+        if node is self._first:
+            self._first = next((other for other in self._graph if other is not node), None)
+        _graph_of(node).remove(node, safe=True)
+
     def drop(self, value: ir.Value) -> None:
         """Remove a constant that nothing reads any more."""
         if value.uses() or value.is_graph_output():
@@ -109,9 +115,7 @@ class Writer:
         if producer is not None:
             if producer.op_type != "Constant":
                 return
-            if producer is self._first:
-                self._first = next((node for node in self._graph if node is not producer), None)
-            _graph_of(producer).remove(producer, safe=True)
+            self.remove(producer)
         elif value.is_initializer() and not value.is_graph_input() and value.graph is not None:
             del value.graph.initializers[str(value.name)]
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from sardonyx.compress.quantization.plain_forms.attention import plain_attention
 from sardonyx.compress.quantization.plain_forms.contributed import plain_conv, plain_gemm, plain_matmul
 from sardonyx.compress.quantization.plain_forms.einsum import plain_einsum
+from sardonyx.compress.quantization.plain_forms.moved_weights import write_moved_weights
 from sardonyx.compress.quantization.plain_forms.products import product_of_gemm, right_hand_product
 from sardonyx.compress.quantization.plain_forms.terms import VENDOR, Form
 from sardonyx.compress.quantization.writer import Writer
@@ -39,6 +40,7 @@ def write_plain_forms(model: ir.Model) -> list[str]:
     writer = Writer(model)
     rewritten: Counter[str] = Counter()
     for graph in facts.graphs_of(model.graph):
+        write_moved_weights(writer, list(graph))
         for node in list(graph):
             current: ir.Node | None = node
             while current is not None:
