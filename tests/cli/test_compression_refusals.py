@@ -51,7 +51,7 @@ LINES = {
     "distill m.onnx --teacher m.onnx --alpha 1 --data nan.npz": (1, "x: 1 of 16 samples of the batch of step 1"),
     "distill m.onnx --teacher relu.onnx --data ok.npz": (2, "--teacher: the teacher's input 'x' has rank 2"),
     "quantize m.onnx --data nan.npz": (1, "data, sample 5, x: the sample holds NaN"),
-    "quantize m.onnx --data inf.npz": (1, "sample 5: the activation holds NaN"),
+    "quantize m.onnx --data inf.npz": (1, "sample 5, x: the sample holds infinity, of which the model computes NaN"),
     "quantize m.onnx --data integers.npz": (2, "got int32"),
     "quantize m.onnx --data constant.npz --exclude c2,head": (2, "no activation of the samples has a range"),
     "quantize m.onnx --weights int3": (2, "--weights: expected a Scheme or one of int8"),

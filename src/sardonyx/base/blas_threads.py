@@ -116,6 +116,11 @@ def products(multiplications: int) -> _OneThread | _Unchanged:
     return _ONE_THREAD if FEWEST <= multiplications < MOST else _UNCHANGED
 
 
+def small_work(is_small: bool) -> _OneThread | _Unchanged:
+    """Return a context for many products, small ones on the whole, that are computed one after another."""
+    return _ONE_THREAD if is_small else _UNCHANGED
+
+
 def factorizations(size: int) -> _OneThread | _Unchanged:
     """Return a context for factorizations of square matrices of a size, and solutions of their systems.
 

@@ -27,6 +27,7 @@ class ReferenceModel:
         model: The model, which must not change.
 
     Attributes:
+        graph: The graph, prepared.
         input_types: The declared type of every input, by name; None if undeclared.
         optional: Inputs that may be omitted: initializers provide their default values.
         output_names: The outputs, in order.
@@ -37,7 +38,7 @@ class ReferenceModel:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self._graph = prepare(model)
+        self.graph = prepare(model)
         self._narrowed: dict[tuple[str, ...], PreparedGraph] = {}
         graph = model.graph
         initializers = set(graph.initializers.values())
@@ -66,7 +67,7 @@ class ReferenceModel:
             ResourceError: A limit is exceeded.
         """
         graph = self._graph_for(tuple(self.output_names if output_names is None else output_names))
-        arguments = self._arguments(feeds)
+        arguments = self.arguments(feeds)
         with running(context):
             return [to_python(value) for value in graph.call(arguments)]
 
@@ -74,7 +75,7 @@ class ReferenceModel:
         """Return the graph reduced to the requested values: unrequested nodes neither run nor fail."""
         graph = self._narrowed.get(names)
         if graph is None:
-            graph = self._graph.restricted_to([self._value(name) for name in names])
+            graph = self.graph.restricted_to([self._value(name) for name in names])
             if len(self._narrowed) >= _MAX_CACHED_GRAPHS:
                 self._narrowed.clear()
             self._narrowed[names] = graph
@@ -86,20 +87,26 @@ class ReferenceModel:
             raise FeedError("the model computes no such value.", where=name, remedy=f"Its outputs are: {known}.")
         return self._by_name[name]
 
-    def _arguments(self, feeds: Mapping[str, Any]) -> list[Value]:
+    def arguments(self, feeds: Mapping[str, Any]) -> list[Value]:
+        """Return the known values of all inputs.
+
+        Raises:
+            FeedError: An input is missing, unknown, or of another type or rank.
+            ShapeError: A size contradicts its declaration, or two inputs contradict each other.
+        """
         for name in feeds:
             if name not in self.input_types:
                 known = ", ".join(self.input_types)
                 raise FeedError("the model has no such input.", where=name, remedy=f"Its inputs are: {known}.")
         sizes: dict[str, int] = {}
         arguments = []
-        for value in self._graph.inputs:
+        for value in self.graph.inputs:
             name = str(value.name)
             declared = self.input_types[name]
             if name in feeds:
                 argument = as_value(feeds[name], declared, name)
             elif name in self.optional:
-                argument = self._graph.constants[value]
+                argument = self.graph.constants[value]
             else:
                 raise FeedError("the input is not fed.", where=name, remedy=f"It takes {declared}.")
             if declared is not None:

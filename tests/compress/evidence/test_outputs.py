@@ -25,8 +25,11 @@ def model_of(text: str) -> ir.Model:
 
 def test_nan_of_the_original_judges_no_result() -> None:
     samples = [{"x": np.ones(2, np.float32)}, {"x": np.array([1, np.inf], np.float32)}]
-    with pytest.raises(EvaluationError, match="y, sample 1: the original computes NaN"):
+    with pytest.raises(EvaluationError, match="sample 1, x: the sample holds infinity"):
         output_errors(model_of(DIFFERENCE), model_of(LIMITED), samples)
+    negative = [{"x": np.ones(2, np.float32)}, {"x": np.array([1, -1], np.float32)}]
+    with pytest.raises(EvaluationError, match="y, sample 1: the original computes NaN"):
+        output_errors(model_of(ROOT), model_of(LIMITED), negative)
 
 
 def test_nan_of_the_result_alone_is_an_error_of_infinite_size() -> None:

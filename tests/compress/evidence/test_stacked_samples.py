@@ -6,7 +6,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from sardonyx.compress.evidence import output_errors, record_outputs, stacked_samples
+from sardonyx.compress.evidence import output_errors, record_outputs, record_stacked
 from sardonyx.runtime.session import Session
 
 RNG = np.random.default_rng(0)
@@ -21,10 +21,10 @@ def session(body: str, size: str = "N") -> Session:
 
 def test_rows_that_are_computed_alone_are_one_sample_with_the_same_errors() -> None:
     before, after = session("y = Softmax(x)"), session("z = Floor(x) y = Softmax(z)")
-    (stacked,) = stacked_samples(before, SAMPLES)
+    (stacked,), together = record_stacked(before, SAMPLES)
     assert stacked["x"].shape == (5, 4)
     (single,) = output_errors(record_outputs(before, SAMPLES), after, SAMPLES)
-    (joined,) = output_errors(record_outputs(before, [stacked]), after, [stacked])
+    (joined,) = output_errors(together, after, [stacked])
     assert joined.sqnr == pytest.approx(single.sqnr, rel=1e-6)
 
 
@@ -37,11 +37,11 @@ def test_rows_that_are_computed_alone_are_one_sample_with_the_same_errors() -> N
     ],
 )
 def test_samples_of_models_that_mix_or_fix_rows_stay_single(body: str) -> None:
-    assert stacked_samples(session(body), SAMPLES) is SAMPLES
+    assert record_stacked(session(body), SAMPLES)[0] is SAMPLES
 
 
 def test_samples_of_fixed_or_unlike_sizes_stay_single() -> None:
-    assert stacked_samples(session("y = Relu(x)", "1"), SAMPLES) is SAMPLES
+    assert record_stacked(session("y = Relu(x)", "1"), SAMPLES)[0] is SAMPLES
     unlike = [*SAMPLES, {"x": np.zeros((2, 4), np.float32)}]
-    assert stacked_samples(session("y = Relu(x)"), unlike) is unlike
-    assert stacked_samples(session("y = Relu(x)"), []) == []
+    assert record_stacked(session("y = Relu(x)"), unlike)[0] is unlike
+    assert record_stacked(session("y = Relu(x)"), [])[0] == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -10,9 +13,10 @@ from onnx import TensorProto, helper
 
 import sardonyx
 from sardonyx.compress.quantization.calibration import Observation
+from sardonyx.compress.quantization.measured_values import measure_parts
 from sardonyx.compress.quantization.placement import find_placement
 from sardonyx.compress.quantization.scheme import Affine, Scheme
-from sardonyx.compress.quantization.sensitivity import Probe, decibels, give_back, measure_parts
+from sardonyx.compress.quantization.sensitivity import Probe, decibels, give_back
 from sardonyx.compress.quantization.weights import quantize_weight
 from sardonyx.rewrite.analysis.inference import infer_shapes
 from tests.compress.quantization.networks import detector
@@ -82,7 +86,14 @@ def test_the_node_with_an_outlier_returns_first(probe: Probe) -> None:
     ranking = probe.ranking(errors)
     assert ranking[0].name == "product3" and ranking[0].sqnr < ranking[1].sqnr - 6
     assert sum(node.cost for node in ranking) == pytest.approx(1)
-    returned = give_back(probe, SAMPLES, references, errors, target=ranking[0].sqnr + 3, most_cost=1.0)
+    returned = give_back(
+        probe,
+        SAMPLES,
+        references,
+        functools.partial(probe.errors, SAMPLES, references),
+        target=ranking[0].sqnr + 3,
+        most_cost=1.0,
+    )
     assert returned.nodes == ("product3",)
     assert returned.after > returned.before + 3
     measured = probe.noise(SAMPLES, references, set(probe.nodes) - {"product3"})
@@ -91,7 +102,7 @@ def test_the_node_with_an_outlier_returns_first(probe: Probe) -> None:
 
 def test_the_permitted_work_limits_the_return(probe: Probe) -> None:
     references = probe.references(SAMPLES)
-    errors = probe.errors(SAMPLES, references)
+    errors = functools.partial(probe.errors, SAMPLES, references)
     assert give_back(probe, SAMPLES, references, errors, target=200.0, most_cost=0.0).nodes == ()
     everything = give_back(probe, SAMPLES, references, errors, target=200.0, most_cost=1.0)
     assert set(everything.nodes) == set(probe.nodes) and everything.after > 100
@@ -106,3 +117,26 @@ def test_joined_outputs_are_measured_in_parts() -> None:
     kinds = measure_parts(model)
     assert kinds == [0, 1]
     assert [value.name for value in model.graph.outputs] == ["boxes", "scores"]
+
+
+def test_nodes_whose_return_does_not_reduce_the_error_stay() -> None:
+    class Cancelling:
+        """Nodes whose noise cancels: without the first, the error is larger."""
+
+        nodes = ("first", "second")
+
+        def cost(self, node: str) -> float:
+            return {"first": 0.1, "second": 0.9}[node]
+
+        def has_weight(self, node: str) -> bool:
+            return bool(node)
+
+        def noise(self, samples: object, references: object, quantized: set[str]) -> np.ndarray:
+            return np.array([1e-3 if len(quantized) == 2 else 2e-3 * len(quantized)])
+
+    noises = {"first": np.array([2e-3]), "second": np.array([2e-3])}
+    cancelling: Any = Cancelling()
+    returned = give_back(
+        cancelling, [], [], lambda nodes: {node: noises[node] for node in nodes}, target=60.0, most_cost=0.5
+    )
+    assert returned.nodes == () and returned.after == returned.before and returned.cost == 0

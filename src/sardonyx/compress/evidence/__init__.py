@@ -18,7 +18,7 @@ from sardonyx.compress.evidence.outputs import (
     RecordedOutputs,
     output_errors,
     record_outputs,
-    stacked_samples,
+    record_stacked,
 )
 from sardonyx.compress.evidence.record import HELD_OUT, ON_FITTED, WITHOUT_DATA, Evidence, plain, store
 from sardonyx.compress.evidence.result import CompressionResult
@@ -48,8 +48,8 @@ __all__ = [
     "plain",
     "read_labels",
     "record_outputs",
+    "record_stacked",
     "require_metric",
-    "stacked_samples",
     "standard_error",
     "store",
     "stored_metric",

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.samples import number_of
-from sardonyx.errors import EvaluationError, SardonyxError
+from sardonyx.compress.samples import not_a_number, number_of
+from sardonyx.errors import SardonyxError
 from sardonyx.report.accuracy import convert_feeds
 from sardonyx.runtime.session import Session
 
 _NUMERIC_BYTES = 2
 """Bytes of integers that are numbers, such as the pixels of images; wider ones are labels, indices or counts."""
+
+_REMEDY = "Remove the sample: no result can be compared with NaN, for example of a division by zero."
 
 _ROUNDING = 1e-5
 """Share of the largest element by which rows of one run and of several differ by rounding."""
@@ -48,8 +50,10 @@ class RecordedOutputs:
     results: tuple[Sequence[Any], ...]
 
 
-def stacked_samples(session: Session, judged: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return samples as rows of one sample if a session computes rows alone, else the samples.
+def record_stacked(
+    session: Session, judged: Sequence[Mapping[str, Any]]
+) -> tuple[Sequence[Mapping[str, Any]], RecordedOutputs]:
+    """Return samples as rows of one sample if a session computes rows alone, else the samples, and the outputs.
 
     All inputs and outputs must declare one open size of their first axis, and the rows of the first and last sample
     must be their own results, up to rounding.
@@ -62,21 +66,21 @@ def stacked_samples(session: Session, judged: Sequence[Mapping[str, Any]]) -> Se
     arrays = [[np.asarray(feeds[info.name]) for feeds in judged if info.name in feeds] for info in inputs]
     is_alike = all(len(own) == len(judged) > 1 and len({(x.shape, x.dtype) for x in own}) == 1 for own in arrays)
     if len(first) != 1 or not isinstance(first.pop(), str) or not is_alike:
-        return judged
+        return judged, record_outputs(session, judged)
     rows = {own[0].shape[0] for own in arrays}
     if len(rows) != 1 or 0 in rows:
-        return judged
+        return judged, record_outputs(session, judged)
     count, together = rows.pop(), {info.name: np.concatenate(own) for info, own in zip(inputs, arrays, strict=True)}
     try:
         results = session.run(None, together)
     except SardonyxError:
-        return judged  # The declared size is not open in truth, e.g. a Reshape fixes it.
+        return judged, record_outputs(session, judged)  # The declared size is not open in truth: a Reshape fixes it.
     for number in (0, len(judged) - 1):
         part = slice(number * count, (number + 1) * count)
         for whole, single in zip(results, session.run(None, judged[number]), strict=True):
             if np.shape(whole[part]) != np.shape(single) or not _are_equal(whole[part], single):
-                return judged
-    return [together]
+                return judged, record_outputs(session, judged)
+    return [together], RecordedOutputs(tuple(info.name for info in session.get_outputs()), (results,))
 
 
 def _are_equal(first: np.ndarray, second: np.ndarray) -> bool:
@@ -133,11 +137,8 @@ def output_errors(
                 continue
             first, last = _numbers(expected, actual)
             if first.shape == last.shape and np.any(np.isnan(first) & ~np.isnan(last)):
-                raise EvaluationError(
-                    "the original computes NaN, which no result can be compared with.",
-                    where=f"{name}, sample {number_of(feeds, number)}",
-                    remedy="Remove the sample: an input may be infinite, or a normalization may divide by zero.",
-                )
+                number = number_of(feeds, number)
+                raise not_a_number("the original computes", name, feeds, number, _REMEDY)
             if not first.size and not last.size:
                 continue  # Nothing is compared: no error is known.
             power, distance = _powers(first, last)

@@ -6,7 +6,6 @@ from the work of the model, not from a clock, so that results repeat.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,11 +59,11 @@ _MOST_SAMPLES = 8
 """Samples on which single nodes are probed."""
 
 _MOST_SAMPLES_OF_RANGES = 32
-_MOST_RUNS_OF_RANGES = 768
-_MOST_WORK_OF_RANGES = 2e10
+_MOST_RUNS_OF_RANGES = 384
+_MOST_WORK_OF_RANGES = 8e9
 """Samples on which ranges are compared, runs of one sample, and multiplications of these runs."""
 
-_MOMENTS = Needs(maxima=True, second_moments=True, rows_per_depth=8, most_bytes=256 << 20, draws=512)
+_MOMENTS = Needs(maxima=True, second_moments=True, rows_per_depth=3, most_bytes=256 << 20, draws=512)
 """Second moments for GPTQ at 8 bits: rows up to about 4000 elements, and few samples of these are enough."""
 
 _RAISE = 6.0
@@ -146,6 +145,7 @@ class Selection:
         samples: Samples to measure on.
         exclude: Names of nodes, or operators, that stay in float.
         corrections: The mean errors of sites that their biases correct, by label.
+        least: The ratio of the worst output in dB without which the ranges are of no use.
 
     Attributes:
         ranges: The chosen ranges.
@@ -157,16 +157,17 @@ class Selection:
     def __init__(
         self, model: ir.Model, placement: Placement, candidates: Candidates, weights: Mapping[str, np.ndarray],
         samples: Sequence[Mapping[str, Any]], exclude: Collection[str] = (),
-        corrections: Mapping[str, np.ndarray] | None = None,
+        corrections: Mapping[str, np.ndarray] | None = None, least: float = -math.inf,
     ) -> None:  # fmt: skip
         self._probe = Probe(model, next(iter(candidates.values())), weights, exclude, corrections)
         runs = min(_MOST_WORK_OF_RANGES / max(multiplications(placement.all_sites), 1.0), _MOST_RUNS_OF_RANGES)
         many = samples[: int(min(max(runs / 8, 2), _MOST_SAMPLES_OF_RANGES))]
         references = self._probe.references(many)
-        self.ranges = choose_ranges(self._probe, many, references, candidates, runs / 2)
+        self.ranges = choose_ranges(self._probe, many, references, candidates, runs / 2, least, _EXCELLENT)
         count = samples_to_probe(placement.all_sites, len(self._probe.nodes), len(many))
         self._many, self._many_references = many, references
         self._samples, self._references = many[:count], references[:count]
+        self._errors: dict[str, np.ndarray] = {}
 
     @property
     def is_excellent(self) -> bool:
@@ -198,16 +199,18 @@ class Selection:
             if best is not None and best.after >= target:
                 break
             best = give_back(
-                self._probe, self._samples, self._references, self._errors, target=target, most_cost=most_cost,
+                self._probe, self._samples, self._references, self._noises, target=target, most_cost=most_cost,
                 least_share=least_share, between=target < _EXCELLENT or least is not None,
             )  # fmt: skip
         assert best is not None
         return Choice(best.nodes, best.before, best.after, best.cost)
 
-    @functools.cached_property
-    def _errors(self) -> Mapping[str, np.ndarray]:
-        """The noise of single nodes."""
-        return self._probe.errors(self._samples, self._references)
+    def _noises(self, nodes: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return the noise of single nodes; each is measured once."""
+        new = [node for node in nodes if node not in self._errors]
+        if new:
+            self._errors.update(self._probe.errors(self._samples, self._references, new))
+        return {node: self._errors[node] for node in nodes}
 
     def next_level(self, choice: Choice) -> float:
         """Return the ratio in dB that the next candidate must reach after one that does not hold a budget."""

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compress.quantization.interpretation import SampleRuns, stacked
 from sardonyx.compress.quantization.placement import RECURRENT, WeightSite
 from sardonyx.compress.quantization.ranges import Statistics
 from sardonyx.compress.quantization.site_inputs import NOTHING, Needs, SiteInput, moments_within
-from sardonyx.compress.samples import number_of
-from sardonyx.errors import EvaluationError
-from sardonyx.model.copying import copy_model
-from sardonyx.runtime.session import Session
+from sardonyx.compress.samples import not_a_number, number_of
+
+_REMEDY = "Remove the sample, or exclude the nodes that read the activation."
 
 
 class Observation:
@@ -26,6 +26,7 @@ class Observation:
         samples: The samples, read once.
         sites: The sites whose inputs a method needs.
         needs: The statistics of these inputs.
+        expected: The least number of samples.
 
     Attributes:
         statistics: The statistics of activations by name.
@@ -44,6 +45,7 @@ class Observation:
         samples: Iterable[Mapping[str, Any]],
         sites: Sequence[WeightSite] = (),
         needs: Needs = NOTHING,
+        expected: int = 1,
     ) -> None:
         self.statistics = {name: Statistics() for name in names}
         self.inputs: dict[str, SiteInput] = {}
@@ -54,8 +56,8 @@ class Observation:
         fed = {str(value.name) for value in model.graph.inputs}
         observed = list(dict.fromkeys([*names, *self._readers]))
         self._fed = [name for name in observed if name in fed]
-        self._inner = [name for name in observed if name not in fed]
-        self._session = Session(_with_outputs(model, self._inner), compile="wait") if self._inner else None
+        inner = [name for name in observed if name not in fed]
+        self._runs: SampleRuns | None = SampleRuns(model, inner, expected)
         self.add(samples)
 
     def add(self, samples: Iterable[Mapping[str, Any]]) -> None:
@@ -65,13 +67,13 @@ class Observation:
             EvaluationError: An activation is NaN.
             SardonyxError: The model does not run on a sample.
         """
-        for sample in samples:
-            results = [] if self._session is None else self._session.run(None, sample)
-            values = dict(zip(self._inner, results, strict=True))
-            self._observe(
-                {**values, **{name: np.asarray(sample[name]) for name in self._fed}}, number_of(sample, self.count)
-            )
-            self.count += 1
+        assert self._runs is not None
+        for group, values in self._runs.run(samples):
+            feeds = group[0] if len(group) == 1 else stacked(group)
+            fed = {name: np.asarray(feeds[name]) for name in self._fed}
+            numbers = [number_of(sample, self.count + index) for index, sample in enumerate(group)]
+            self._observe({**values, **fed}, group, numbers)
+            self.count += len(group)
 
     def require_numbers(self, samples: Iterable[Mapping[str, Any]]) -> None:
         """Check inputs of the model that are observed, of samples that are not added.
@@ -83,7 +85,7 @@ class Observation:
             for name in self._fed:
                 array = np.asarray(sample[name])
                 if array.dtype.kind == "f" and np.isnan(array).any():
-                    raise _not_a_number(name, f"sample {number_of(sample, number)}")
+                    raise not_a_number("the activation holds", name, sample, number_of(sample, number), _REMEDY)
 
     def rescale(self, name: str, result: str, factors: np.ndarray, statistics: Statistics) -> None:
         """Let the statistics of sites that read an activation be those of its product by factors.
@@ -103,7 +105,7 @@ class Observation:
 
     def close(self) -> None:
         """Release the compiled model; no more samples can be added."""
-        self._session = None
+        self._runs = None
 
     def _place_inputs(self, model: ir.Model, sites: Sequence[WeightSite], needs: Needs) -> None:
         """Let sites that read the same rows share statistics."""
@@ -120,26 +122,28 @@ class Observation:
                 self._readers.setdefault(str(value.name), []).append(shared[key])
             self.inputs[site.label] = shared[key]
 
-    def _observe(self, values: Mapping[str, np.ndarray], number: int) -> None:
+    def _observe(
+        self, values: Mapping[str, np.ndarray], group: Sequence[Mapping[str, Any]], numbers: Sequence[int]
+    ) -> None:
         for name, value in values.items():
             array = np.asarray(value)
             try:
                 if name in self.statistics:
-                    self.statistics[name].add(array)
+                    self.statistics[name].add(array, len(numbers))
                 elif array.dtype.kind == "f" and np.isnan(array).any():
                     raise ValueError("not a number")
             except ValueError as error:
-                raise _not_a_number(name, f"sample {number}") from error
+                index = _first_with_nan(array, len(numbers))
+                raise not_a_number("the activation holds", name, group[index], numbers[index], _REMEDY) from error
             for reader in self._readers.get(name, ()):
-                reader.add(array)
+                reader.add(array, len(numbers))
 
 
-def _not_a_number(name: str, sample: str) -> EvaluationError:
-    return EvaluationError(
-        "the activation holds NaN.",
-        where=f"{name}, {sample}",
-        remedy="Remove the sample, or exclude the nodes that read the activation.",
-    )
+def _first_with_nan(array: np.ndarray, samples: int) -> int:
+    """Return the index of the first of several samples whose rows of an array hold NaN."""
+    if array.shape[:1] and len(array) % samples == 0:
+        return int(np.isnan(array).reshape(samples, -1).any(1).argmax())
+    return 0
 
 
 def product_statistics(
@@ -154,17 +158,8 @@ def product_statistics(
     """
     result = {name: Statistics() for name in factors}
     inner = [name for name in factors if name not in {value.name for value in model.graph.inputs}]
-    session = Session(_with_outputs(model, inner), compile="wait") if inner else None
-    for sample in samples:
-        values = dict(zip(inner, [] if session is None else session.run(None, sample), strict=True))
+    for group, values in SampleRuns(model, inner).run(samples):
         for name, own in factors.items():
-            result[name].add(np.asarray(values.get(name, sample.get(name))) * own)
+            array = values[name] if name in values else stacked(group)[name]  # An input of the model.
+            result[name].add(np.asarray(array) * own, len(group))
     return result
-
-
-def _with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """Return a copy of a model whose outputs are the values of some names, so that one program computes these alone."""
-    observed = copy_model(model)
-    values = {value.name: value for node in observed.graph for value in node.outputs}
-    observed.graph.outputs[:] = [values[name] for name in names]
-    return observed

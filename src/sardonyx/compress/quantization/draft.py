@@ -69,6 +69,9 @@ chance."""
 _DEVIATIONS = 3.0
 """Standard errors from which the mean error of a quantized input is corrected: others are chance."""
 
+_MOST_PRODUCTS = 32
+"""Samples that the histograms of activations with balanced channels are of; their extremes are of all samples."""
+
 _MOST_MEASURED_NODES = 8
 """Nodes whose loss of the metric is measured: each needs a model of its own."""
 
@@ -156,7 +159,7 @@ class Draft:
             needs = replace(needs, row_means=True)
         names = [str(value.name) for value in self.placement.reads] if self.mode == "static" else []
         samples = itertools.chain(self._preview, stream)
-        self.observation = Observation(self.prepared, names, samples, self.placement.sites, needs)
+        self.observation = Observation(self.prepared, names, samples, self.placement.sites, needs, len(self._preview))
         self.observation.close()
         self.judged = split.judged
         self.observation.require_numbers(self.judged)
@@ -256,8 +259,16 @@ class Draft:
             )
         return result
 
-    def selection(self, calibration: str) -> Selection | None:
-        """Return the search for nodes that return to float; None, and a note, if probing them is too much work."""
+    def selection(
+        self, calibration: str, least: float = -math.inf, first: str | None = None
+    ) -> Selection | None:  # fmt: skip
+        """Return the search for nodes that return to float; None, and a note, if probing them is too much work.
+
+        Args:
+            calibration: The calibration method, or ``"auto"``.
+            least: The ratio of the worst output in dB without which the ranges are of no use.
+            first: The calibration method that is measured first.
+        """
         sites = self.placement.all_sites
         if self.scheme.activation_type.is_float or not self._preview:
             return None
@@ -267,10 +278,10 @@ class Draft:
         if not samples_to_probe(sites, len(sites), len(self._preview)):
             self.notes.append("Single nodes were not measured: the model is too large for a run per node.")
         weights, corrections = self._dequantized(self.calibrations(calibration)[0])
-        ways = self.calibrations(calibration)
+        ways = sorted(self.calibrations(calibration), key=lambda way: way != first)
         candidates = {one: self._named_maps(self.placement, one) for one in ways}
         selection = Selection(
-            self.prepared, self.placement, candidates, weights, self._preview, self.exclude, corrections
+            self.prepared, self.placement, candidates, weights, self._preview, self.exclude, corrections, least
         )
         if len(ways) > 1:
             self._methods = selection.ranges.methods
@@ -295,7 +306,7 @@ class Draft:
         names = {str(balance.value.name): balance.shaped for balance in balances}
         before, statistics, notes = copy_model(self.prepared), dict(observation.statistics), list(self.notes)
         rounded, rewritten = dict(self._rounded), {label for balance in balances for label in balance.changed_weights}
-        products = product_statistics(before, names, self._preview)
+        products = product_statistics(before, names, self._preview[:_MOST_PRODUCTS])
         results = []
         for balance in balances:
             name = str(balance.value.name)
@@ -304,7 +315,7 @@ class Draft:
         self.placement = find_placement(self.prepared, self.exclude)
         self._rounded = {key: weight for key, weight in rounded.items() if key[0] not in rewritten}
         self.notes = [note for note in notes if note != plain.ranges.note]
-        selection = self.selection(calibration)
+        selection = self.selection(calibration, plain.ranges.after + least, plain.ranges.method)
         if selection is not None and selection.ranges.after >= plain.ranges.after + least:
             self.notes.append(
                 f"The channels of {len(balances)} activations were brought to like ranges: the worst output rises from "

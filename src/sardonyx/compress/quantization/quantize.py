@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.blas_threads import small_work
 from sardonyx.base.option_checks import require_names
 from sardonyx.compress.evidence import (
     HELD_OUT,
@@ -19,8 +20,8 @@ from sardonyx.compress.evidence import (
     judged_by,
     output_errors,
     record_outputs,
+    record_stacked,
     require_metric,
-    stacked_samples,
     store,
 )
 from sardonyx.compress.evidence.change import MetricChange, metric_change
@@ -31,6 +32,7 @@ from sardonyx.compress.quantization.automatic import (
     automatic_method,
 )
 from sardonyx.compress.quantization.draft import Draft
+from sardonyx.compress.quantization.interpretation import compilation_work
 from sardonyx.compress.quantization.methods.table import METHODS as ROUNDING
 from sardonyx.compress.quantization.preparation import weight_elements
 from sardonyx.compress.quantization.ranges import METHODS
@@ -54,8 +56,8 @@ FEW_SAMPLES, OPTIMISM = 25.0, 6.0
 USELESS = 10.0
 """dB of the worst output below which a result without a metric is not kept: the noise is a tenth of the signal."""
 
-_INTERPRETED_WORK = 1e8
-"""Multiplications of all judged runs up to which the interpreter, about 5e8 a second, is faster than a compilation."""
+_FEW_ELEMENTS = 1 << 24
+"""Elements of weights up to which products are computed by one thread: others would wait, and spin, more than help."""
 
 
 def quantize(
@@ -149,13 +151,14 @@ def quantize(
             f"Activations are uint8, with zero points greater by 128 and equal values: {engine.name} computes other "
             "numbers for convolutions of joined int8."
         )
-    split = None if data is None else split_samples(read_samples(data, draft.source, preprocess))
-    draft.learn(split)
-    if method == "auto" and mode == "static":
-        best, result, outputs, change = _best_nodes(draft, calibration, evaluate, drop)
-    else:
-        best, result, outputs = _best(draft, calibration)
-        change = None if evaluate is None else compare_metrics(draft.source, result, evaluate, drop)
+    with small_work(weight_elements(source) <= _FEW_ELEMENTS):
+        split = None if data is None else split_samples(read_samples(data, draft.source, preprocess))
+        draft.learn(split)
+        if method == "auto" and mode == "static":
+            best, result, outputs, change = _best_nodes(draft, calibration, evaluate, drop)
+        else:
+            best, result, outputs = _best(draft, calibration)
+            change = None if evaluate is None else compare_metrics(draft.source, result, evaluate, drop)
     judged = judged_by(split)
     worst = min((error.sqnr for error in outputs), default=math.inf)
     if worst < FEW_SAMPLES and judged == HELD_OUT and draft.expected - worst > OPTIMISM:
@@ -233,8 +236,9 @@ def _recorded(
 
     The session is not held: its copy of the weights is free before the next model is written.
     """
-    judged = stacked_samples(session, draft.judged) if _is_interpreted(draft, evaluate) else draft.judged
-    return judged, record_outputs(session, judged)
+    if _is_interpreted(draft, evaluate):
+        return record_stacked(session, draft.judged)
+    return draft.judged, record_outputs(session, draft.judged)
 
 
 def _judged_session(draft: Draft, model: ir.Model, evaluate: Evaluate | None = None) -> Session:
@@ -250,7 +254,7 @@ def _is_interpreted(draft: Draft, evaluate: Evaluate | None = None) -> bool:
     is_known = all(shape is not None and all(isinstance(size, int) for size in list(shape)[1:]) for shape in shapes)
     batch = max((np.shape(array)[0] for feeds in draft.judged for array in feeds.values() if np.ndim(array)), default=1)
     work = multiplications(sites) * len(draft.judged) * max(batch, 1)
-    return draft.mode == "static" and is_known and work <= _INTERPRETED_WORK and evaluate is None
+    return draft.mode == "static" and is_known and work <= compilation_work(draft.prepared) and evaluate is None
 
 
 def _method(method: str | Method, scheme: Scheme, mode: Mode, elements: int, *, has_data: bool) -> Method:

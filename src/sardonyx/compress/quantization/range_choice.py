@@ -6,6 +6,7 @@ readers of a tensor: clipping a rare large value costs much where a decision dep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from sardonyx.compress.quantization.sensitivity import Probe, decibels
 _LEAST_GAIN = 0.01
 _DEVIATIONS = 2.0
 """The share of the error, and the standard errors of the gain over samples, from which another range replaces one."""
+
+_MOST_GAIN = 3.0
+"""dB that the ranges of another method gain at most, but for rare models."""
 
 Candidates = Mapping[str, Mapping[str, Affine]]
 """The maps of all activations by name, by method."""
@@ -52,7 +56,8 @@ class RangeChoice:
 
 def choose_ranges(
     probe: Probe, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]],
-    candidates: Candidates, most_runs: float,
+    candidates: Candidates, most_runs: float, least: float = -math.inf,
+    enough: float = math.inf,
 ) -> RangeChoice:  # fmt: skip
     """Return the ranges of the least error of the outputs, all nodes quantized; the probe keeps them.
 
@@ -62,19 +67,26 @@ def choose_ranges(
         references: The float outputs of the samples.
         candidates: The maps by method; all methods have the same activations.
         most_runs: Runs of one sample for the exceptions; activations whose candidates differ most come first.
+        least: The ratio of the worst output in dB without which the ranges are of no use: if the first method is far
+            from it, nothing else is measured.
+        enough: The ratio of the worst output in dB from which no exceptions are tried.
     """
 
     def measured(maps: Mapping[str, Affine]) -> np.ndarray:
         probe.replace_maps(maps)
         return probe.sample_noise(samples, references, probe.nodes)
 
-    noises = {method: measured(maps) for method, maps in candidates.items()}
+    noises: dict[str, np.ndarray] = {}
+    for method, maps in candidates.items():
+        noises[method] = measured(maps)
+        if _worst(noises[method]) < least - _MOST_GAIN:
+            return RangeChoice(method, dict.fromkeys(maps, method), *(_worst(noises[method]),) * 2)
     method = min(noises, key=lambda one: float(noises[one].sum()))
     chosen = {name: method for name in candidates[method] if name not in probe.followers}
     noise = noises[method]
     probe.replace_maps(candidates[method])
     before = _worst(noise)
-    left = most_runs
+    left = most_runs if before < enough else 0.0
     for name in sorted(chosen, key=lambda one: (-_difference(candidates, method, one), one)):
         for other, maps in candidates.items():
             if maps[name] == candidates[chosen[name]][name] or left < len(samples):

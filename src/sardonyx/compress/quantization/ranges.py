@@ -52,8 +52,8 @@ class Statistics:
         self._zeros = 0
         self._generator = np.random.default_rng(0)
 
-    def add(self, values: np.ndarray) -> None:
-        """Add the elements of one sample.
+    def add(self, values: np.ndarray, samples: int = 1) -> None:
+        """Add the elements of one sample, or of several along the first axis.
 
         Raises:
             ValueError: An element is NaN.
@@ -63,19 +63,30 @@ class Statistics:
         low, high = float(values.min()), float(values.max())
         if math.isnan(low) or math.isnan(high):
             raise ValueError("not a number")
-        self.count += 1
+        if max(-low, high) >= SENTINEL and samples > 1 and len(values) % samples == 0:
+            for part in np.split(values, samples):
+                self.add(part)
+            return
+        self.count += samples
         if max(-low, high) >= SENTINEL:
             self.has_sentinels = True
             return
         self.low, self.high = min(self.low, low), max(self.high, high)
-        share = 1.0 if self.count == 1 else _MOMENTUM
-        self._mean_low += share * (low - self._mean_low)
-        self._mean_high += share * (high - self._mean_high)
+        self._move_means(values, samples)
         flat = values.reshape(-1)
-        if flat.size > _MOST_COUNTED:
-            flat = flat[self._generator.integers(0, flat.size, _MOST_COUNTED)]
+        if flat.size > _MOST_COUNTED * samples:
+            flat = flat[self._generator.integers(0, flat.size, _MOST_COUNTED * samples)]
         self._zeros += flat.size - int(np.count_nonzero(flat))
         self._add_to_bins(flat.astype(np.float32, copy=False), low, high)
+
+    def _move_means(self, values: np.ndarray, samples: int) -> None:
+        """Move the running means of the extremes towards those of each sample."""
+        parts = samples if samples > 1 and len(values) % samples == 0 else 1
+        rows = values.reshape(parts, -1)
+        for number, (low, high) in enumerate(zip(rows.min(1).tolist(), rows.max(1).tolist(), strict=True)):
+            share = 1.0 if self.count == samples and number == 0 else _MOMENTUM
+            self._mean_low += share * (low - self._mean_low)
+            self._mean_high += share * (high - self._mean_high)
 
     @property
     def is_constant(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,13 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.evidence.outputs import is_float
-from sardonyx.compress.quantization.bias_correction import is_per_channel
 from sardonyx.compress.quantization.placement import Placement, WeightSite, find_placement
 from sardonyx.compress.quantization.scheme import Affine
-from sardonyx.compress.quantization.writer import Writer
+from sardonyx.compress.quantization.switches import CompiledSwitches, InterpretedSwitches, SwitchState
+from sardonyx.errors import UnsupportedError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.analysis import facts
 from sardonyx.rewrite.analysis.names import node_label
-from sardonyx.runtime.session import Session
 
 _LEAST_COST = 2e-3
 """The share of the work below which nodes count as equally cheap."""
@@ -34,11 +33,6 @@ integers too."""
 
 _MARGIN = 0.8
 """The share of the permitted noise that a prediction may reach before it is measured."""
-
-
-_MOVING = frozenset(("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"))
-_MOST_PARTS = 64
-"""Operators that keep the elements of a value, and the most outputs of a model whose outputs are measured in parts."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class NodeError:
 
 
 class Probe:
-    """A float model with a switch per quantized node, compiled once.
+    """A float model with a switch per quantized node: interpreted until a compilation would have been less work.
 
     Args:
         model: The prepared float model.
@@ -82,55 +76,71 @@ class Probe:
         self, model: ir.Model, maps: Mapping[str, Affine], weights: Mapping[str, np.ndarray],
         exclude: Collection[str] = (), corrections: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
-        switched = copy_model(model)
-        placement = _unambiguous(find_placement(switched, exclude), switched)
+        self._model, self._exclude = copy_model(model), exclude
+        placement = _placement(self._model, exclude)
         self._costs, self._types = _costs(placement)
         self.nodes = tuple(self._costs)
-        self._fixed: dict[str, np.ndarray] = {}
-        self._map_inputs: dict[str, tuple[str, ...]] = {}
-        self._switches: dict[str, str] = {}
-        self._weights: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
-        writer = _Switches(switched, placement)
-        writer.write(maps, weights, self._fixed, self._switches, self._weights)
-        self._map_inputs, self.followers = writer.map_inputs, writer.followers
-        self._biases = writer.write_biases(corrections or {})
-        _measure_sources(switched)
-        _measure_logits(switched)
-        self._parts = measure_parts(switched)
+        sources = {value: placement.source(value, maps) for value in placement.reads}
+        self.followers = {str(value.name) for value, source in sources.items() if source is not value}
+        self._state = SwitchState.of(placement, maps, weights, corrections or {})
+        self._interpreted: InterpretedSwitches | None = None
+        self._compiled: CompiledSwitches | None = None
+        try:
+            self._interpreted = InterpretedSwitches(*self._copy(), self._state)
+            self._parts = self._interpreted.kinds
+        except UnsupportedError:
+            self._compile()
         self._kinds = list(self._parts)
-        self._read = {site.label: str(site.node.inputs[0].name) for site in placement.sites if site.node.inputs[0]}
-        self._session = Session(switched, compile="wait")
+
+    def _copy(self) -> tuple[ir.Model, Placement]:
+        model = copy_model(self._model)
+        return model, _placement(model, self._exclude)
+
+    def _compile(self) -> CompiledSwitches:
+        """Return the compiled program, in place of the interpreter."""
+        if self._compiled is None:
+            self._compiled = CompiledSwitches(*self._copy(), self._state)
+            self._interpreted, self._parts = None, self._compiled.kinds
+        return self._compiled
+
+    def _engine(self) -> CompiledSwitches | InterpretedSwitches:
+        if self._interpreted is None or self._interpreted.is_exhausted:
+            return self._compile()
+        return self._interpreted
 
     def run(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> list[np.ndarray]:
         """Return the float outputs for a sample, or their parts, with integers in some nodes alone."""
-        results = self._session.run(None, self._fed(feeds, quantized))
+        return self._floats(self._engine().outputs(feeds, quantized))
+
+    def _floats(self, results: Sequence[Any]) -> list[np.ndarray]:
         self._kinds = [kind for kind, result in zip(self._parts, results, strict=True) if is_float(result)]
         return [result for result in results if is_float(result)]
 
+    def _runs(
+        self, samples: Sequence[Mapping[str, Any]], settings: Sequence[Collection[str]]
+    ) -> Iterator[tuple[int, int, list[np.ndarray]]]:
+        """Yield the number of a sample, that of a set of nodes with integers, and the float outputs."""
+        engine = self._engine()
+        if isinstance(engine, InterpretedSwitches):
+            for row, number, results in engine.all_outputs(samples, settings):
+                yield row, number, self._floats(results)
+            return
+        for number, quantized in enumerate(settings):
+            for row, sample in enumerate(samples):
+                yield row, number, self._floats(engine.outputs(sample, quantized))
+
     def site_inputs(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> dict[str, np.ndarray]:
         """Return the inputs of all sites for a sample, by label, with integers in some nodes alone."""
-        names = list(dict.fromkeys(self._read.values()))
-        arrays = dict(zip(names, self._session.run(names, self._fed(feeds, quantized)), strict=True))
-        return {label: np.asarray(arrays[name]) for label, name in self._read.items()}
+        return self._engine().site_inputs(feeds, quantized)
 
     def replace_weight(self, label: str, weight: np.ndarray) -> None:
         """Replace the dequantized weight of a site."""
-        name, floats, _ = self._weights[label]
-        self._weights[label] = name, floats, np.ascontiguousarray(weight, np.float32)
+        floats, _ = self._state.weights[label]
+        self._state.weights[label] = floats, np.ascontiguousarray(weight, np.float32)
 
     def replace_maps(self, maps: Mapping[str, Affine]) -> None:
         """Replace the maps of some activations, by name."""
-        for name, affine in maps.items():
-            for key, number in zip(self._map_inputs.get(name, ()), _numbers(affine), strict=False):
-                self._fixed[key] = np.array(number, np.float32)
-
-    def _fed(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> dict[str, Any]:
-        switches = {name: np.array(label in quantized) for label, name in self._switches.items()}
-        weights = {
-            name: integers if label in quantized else floats
-            for label, (name, floats, integers) in [*self._weights.items(), *self._biases.items()]
-        }
-        return {**feeds, **self._fixed, **switches, **weights}
+        self._state.maps.update((name, affine) for name, affine in maps.items() if name in self._state.maps)
 
     def noise(
         self, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]],
@@ -144,23 +154,37 @@ class Probe:
         quantized: Collection[str],
     ) -> np.ndarray:  # fmt: skip
         """Return the noise of each sample and output relative to the signal of all, of shape [samples, outputs]."""
-        powers = np.zeros((2, len(samples), max(self._kinds, default=-1) + 1))
-        for row, (sample, expected) in enumerate(zip(samples, references, strict=True)):
-            results = self.run(sample, quantized)
-            for kind, x, y in zip(self._kinds, expected, results, strict=True):
-                powers[:, row, kind] += _powers(x, y)
+        return np.asarray(self._sample_noises(samples, references, [quantized])[0])
+
+    def _sample_noises(
+        self, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]],
+        settings: Sequence[Collection[str]],
+    ) -> np.ndarray:  # fmt: skip
+        """Return the relative noise by setting, sample and output."""
+        powers: np.ndarray | None = None
+        for row, number, results in self._runs(samples, settings):
+            if powers is None:
+                powers = np.zeros((2, len(settings), len(samples), max(self._kinds, default=-1) + 1))
+            for kind, x, y in zip(self._kinds, references[row], results, strict=True):
+                powers[:, number, row, kind] += _powers(x, y)
+        if powers is None:
+            return np.zeros((len(settings), 0, max(self._kinds, default=-1) + 1))
         signal, noise = powers
-        return np.asarray(np.where(noise == 0, 0.0, noise / np.maximum(signal.sum(0), 1e-300)))
+        total = np.maximum(signal.sum(1, keepdims=True), 1e-300)
+        return np.asarray(np.where(noise == 0, 0.0, noise / total))
 
     def references(self, samples: Sequence[Mapping[str, Any]]) -> list[list[np.ndarray]]:
         """Return the outputs of the float model."""
-        return [self.run(sample, ()) for sample in samples]
+        return [results for _, _, results in self._runs(samples, [()])]
 
     def errors(
-        self, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]]
-    ) -> dict[str, np.ndarray]:
-        """Return the relative noise of the outputs if one node alone is quantized, by node."""
-        return {node: self.noise(samples, references, {node}) for node in self.nodes}
+        self, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]],
+        nodes: Sequence[str] | None = None,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """Return the relative noise of the outputs if one node alone is quantized, by node; of all nodes by default."""
+        nodes = self.nodes if nodes is None else nodes
+        noises = self._sample_noises(samples, references, [(), *((node,) for node in nodes)])
+        return {node: noise.sum(0) for node, noise in zip(nodes, noises[1:], strict=True)}
 
     def cost(self, node: str) -> float:
         """Return a node's share of the work of all nodes with switches."""
@@ -168,7 +192,7 @@ class Probe:
 
     def has_weight(self, node: str) -> bool:
         """Return True if a node has a weight of integers."""
-        return node in self._weights
+        return node in self._state.weights
 
     def ranking(self, errors: Mapping[str, np.ndarray]) -> tuple[NodeError, ...]:
         """Return the errors of single nodes, the worst first."""
@@ -196,41 +220,51 @@ class GivenBack:
 
 def give_back(
     probe: Probe, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]],
-    errors: Mapping[str, np.ndarray], *, target: float, most_cost: float, least_share: float = 0.0,
-    between: bool = True,
+    errors: Callable[[Sequence[str]], Mapping[str, np.ndarray]], *, target: float, most_cost: float,
+    least_share: float = 0.0, between: bool = True,
 ) -> GivenBack:  # fmt: skip
     """Return the nodes whose return to float brings the worst output to a signal-to-noise ratio.
 
     Nodes are chosen by noise over work. The choice ends when the measured ratio reaches the target, when no node
-    remains that fits in the permitted work, or when the noise of every remaining node is a small share of all noise.
+    remains that fits in the permitted work, when the noise of every remaining node is a small share of all noise,
+    or when the error does not fall.
 
     Args:
         probe: The switched model.
         samples: Samples to measure on.
         references: The float outputs of the samples.
-        errors: The noise of single nodes, from :meth:`Probe.errors`.
+        errors: Returns the noise of single nodes, as :meth:`Probe.errors`; of those that can return alone.
         target: The signal-to-noise ratio in dB.
         most_cost: The most share of the work that may return to float.
         least_share: The least share of all noise for which a node returns, unless all work may return.
         between: If False, only nodes with weights return: sums, pools and concatenations stay integers.
     """
     quantized = set(probe.nodes)
+    able = [
+        node for node in probe.nodes
+        if probe.cost(node) <= most_cost + 1e-9 and (between or probe.has_weight(node))
+    ]  # fmt: skip
+    noises = errors(able)
+    is_complete = len(able) == len(probe.nodes)
     whole = probe.noise(samples, references, quantized)
     current, chosen, cost = whole, [], 0.0
     permitted = 10 ** (-target / 10)
     # Measured noise differs from the sum of single noises: later sums are corrected by the ratio.
     while current.max(initial=0) > permitted:
         output = int(current.argmax())
-        total = sum(float(errors[node][output]) for node in quantized)
+        total = float(current[output])
+        if is_complete:
+            total = sum(float(noises[node][output]) for node in quantized)
         ratio = float(current[output]) / total if total > 0 else 1.0
-        order = sorted(quantized, key=lambda node: (-errors[node][output] / (probe.cost(node) + _LEAST_COST), node))
+        order = sorted(
+            quantized & noises.keys(),
+            key=lambda node: (-noises[node][output] / (probe.cost(node) + _LEAST_COST), node),
+        )
         step = []
         left = total
         for node in order:
-            noise = float(errors[node][output])
+            noise = float(noises[node][output])
             least = least_share * (1.0 if probe.has_weight(node) else _BETWEEN)
-            if not (between or probe.has_weight(node)):
-                continue
             if noise <= (least * total if most_cost < 1 else 0) or cost + probe.cost(node) > most_cost + 1e-9:
                 continue
             step.append(node)
@@ -240,9 +274,13 @@ def give_back(
                 break
         if not step:
             break
+        trial = probe.noise(samples, references, quantized.difference(step))
+        if most_cost < 1 and not trial.max(initial=0) < current.max(initial=0):
+            cost -= sum(probe.cost(node) for node in step)
+            break  # The noise of these nodes cancels that of others.
         quantized.difference_update(step)
         chosen += step
-        current = probe.noise(samples, references, quantized)
+        current = trial
     return GivenBack(
         tuple(chosen), decibels(float(whole.max(initial=0))), decibels(float(current.max(initial=0))), cost
     )
@@ -291,8 +329,9 @@ def multiplications(sites: Sequence[WeightSite]) -> float:
     return sum(_elements(site.node.outputs[0]) * site.depth for site in sites)
 
 
-def _unambiguous(placement: Placement, model: ir.Model) -> Placement:
-    """Return the placement without nodes that share a name."""
+def _placement(model: ir.Model, exclude: Collection[str]) -> Placement:
+    """Return the places of integers in a model, without nodes that share a name."""
+    placement = find_placement(model, exclude)
     labels = Counter(node_label(node) for node in facts.nodes_of(model.graph))
     sites = [site for site in placement.sites if site.node.graph is model.graph and labels[site.label] == 1]
     inner = [site for site in placement.inner if labels[node_label(site.node)] == 1]
@@ -308,175 +347,3 @@ def _unambiguous(placement: Placement, model: ir.Model) -> Placement:
 def _elements(value: ir.Value) -> float:
     shape = value.shape or ()
     return float(math.prod(size for size in shape if isinstance(size, int)))
-
-
-def _numbers(affine: Affine) -> tuple[float, float, float]:
-    """Return the scale, and the least and greatest integer relative to the zero point."""
-    return affine.scale, float(affine.kind.low) - affine.zero_point, float(affine.kind.high) - affine.zero_point
-
-
-def _measure_sources(model: ir.Model) -> None:
-    """Let outputs that are no tensors of floats be the floats that decide on these: labels hide most of the noise."""
-    outputs: list[ir.Value] = []
-    for value in model.graph.outputs:
-        outputs += [source for source in _float_sources(value) if source not in outputs]
-    model.graph.outputs[:] = outputs
-
-
-def _float_sources(value: ir.Value) -> list[ir.Value]:
-    """Return the value if it is a tensor of floats, else the nearest ones that it is computed from, or itself."""
-    pending, seen, sources = [value], {value}, []
-    while pending:
-        current = pending.pop(0)
-        node = current.producer()
-        if isinstance(current.type, ir.TensorType) and current.dtype == ir.DataType.FLOAT:
-            if current is value or not (node is None or facts.is_constant(current)):
-                sources.append(current)
-            continue
-        for source in node.inputs if node is not None else ():
-            if source is not None and source not in seen and not facts.is_constant(source):
-                seen.add(source)
-                pending.append(source)
-    return sources or [value]
-
-
-def _measure_logits(model: ir.Model) -> None:
-    """Let outputs of Softmax be its inputs: few samples near a decision have nearly all noise of the probabilities."""
-    outputs = model.graph.outputs
-    for index, value in enumerate(list(outputs)):
-        producer = value.producer()
-        if producer is None or producer.domain or producer.op_type not in ("Softmax", "LogSoftmax"):
-            continue
-        logits = producer.inputs[0]
-        if logits is not None and logits.dtype == ir.DataType.FLOAT and not logits.is_graph_output():
-            outputs[index] = logits
-
-
-def measure_parts(model: ir.Model) -> list[int]:
-    """Let outputs that join values of several kinds be these values, and return the kind of each output.
-
-    A detector joins boxes of hundreds of pixels and scores below 1: the error of the boxes hides that of the scores.
-    Parts that are computed alike, as those of several sizes of a picture, are of one kind.
-    """
-    parts = [part for index, output in enumerate(model.graph.outputs) for part in _parts(output, (index,))]
-    if len(parts) > _MOST_PARTS:
-        return list(range(len(model.graph.outputs)))
-    numbers = {path: number for number, path in enumerate(dict.fromkeys(path for _, path in parts))}
-    model.graph.outputs[:] = [value for value, _ in parts]
-    return [numbers[path] for _, path in parts]
-
-
-def _parts(value: ir.Value, path: tuple[int, ...]) -> list[tuple[ir.Value, tuple[int, ...]]]:
-    """Return the values that an output joins, with the places in joins of different kinds."""
-    joined = _moved(value)
-    node = joined.producer()
-    if node is None or node.domain or node.op_type != "Concat":
-        return [(value, path)]
-    sources = [source for source in node.inputs if source is not None]
-    if not all(source.dtype == ir.DataType.FLOAT and not facts.is_constant(source) for source in sources):
-        return [(value, path)]
-    producers = [_moved(source).producer() for source in sources]
-    are_alike = len({None if one is None else one.op_type for one in producers}) == 1
-    parts = []
-    for index, source in enumerate(sources):
-        parts += _parts(source, path if are_alike else (*path, index))
-    return parts
-
-
-def _moved(value: ir.Value) -> ir.Value:
-    """Return the value whose elements an output holds in another order or shape."""
-    while True:
-        node = value.producer()
-        if node is None or node.domain or node.op_type not in _MOVING or node.inputs[0] is None:
-            return value
-        value = node.inputs[0]
-
-
-class _Switches:
-    """Writes switches into a float model, which is changed.
-
-    Integers are computed in float arithmetic with scales and limits as inputs, so that all types have one form.
-
-    Attributes:
-        map_inputs: The names of the inputs for scale, least and greatest integer, by activation.
-        followers: The names of activations that are moved from others, whose inputs they read.
-    """
-
-    def __init__(self, model: ir.Model, placement: Placement) -> None:
-        self._graph, self._placement = model.graph, placement
-        self.map_inputs: dict[str, tuple[str, ...]] = {}
-        self.followers: set[str] = set()
-        self._numbers: dict[ir.Value, list[ir.Value]] = {}
-        self._writer = Writer(model)
-
-    def write(
-        self, maps: Mapping[str, Affine], weights: Mapping[str, np.ndarray], fixed: dict[str, np.ndarray],
-        switches: dict[str, str], weight_inputs: dict[str, tuple[str, np.ndarray, np.ndarray]],
-    ) -> None:  # fmt: skip
-        booleans: dict[str, ir.Value] = {}
-        for value, readers in self._placement.reads.items():
-            source = self._placement.source(value, maps)
-            affine = maps.get(str(source.name))
-            if affine is None:
-                continue
-            if source is not value:
-                self.followers.add(str(value.name))
-            rounded, nodes = self._rounded(value, self._numbers_of(source, affine, fixed))
-            for node, index in readers:
-                label = node_label(node)
-                if label not in booleans:
-                    booleans[label] = self._writer.input(f"{label}_is_quantized", (), ir.DataType.BOOL)
-                    switches[label] = str(booleans[label].name)
-                chosen = self._writer.node("Where", [booleans[label], rounded, value], "switch", ir.DataType.FLOAT)
-                nodes.append(chosen)
-                node.replace_input_with(index, chosen.outputs[0])
-            self._writer.insert_after(value, nodes)
-        for site in self._placement.all_sites:
-            if site.label in weights:
-                weight = self._writer.input(f"{site.label}_weight", site.shape, ir.DataType.FLOAT)
-                site.node.replace_input_with(site.index, weight)
-                floats = np.ascontiguousarray(site.weight, np.float32)
-                integers = np.ascontiguousarray(weights[site.label], np.float32)
-                weight_inputs[site.label] = str(weight.name), floats, integers
-        self._graph.sort()
-
-    def write_biases(self, corrections: Mapping[str, np.ndarray]) -> dict[str, tuple[str, np.ndarray, np.ndarray]]:
-        """Let biases be inputs; return the name, the bias and the corrected bias by label.
-
-        Large means, such as those of images from 0 to 255, would else count as errors that the written model corrects.
-        """
-        biases: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
-        for site in self._placement.sites:
-            correction = corrections.get(site.label)
-            value = site.node.inputs[2] if len(site.node.inputs) > 2 else None
-            old = np.zeros(1, np.float32) if value is None else facts.constant(value)
-            is_vector = old is not None and is_per_channel(old.shape, site.channels)
-            if correction is None or old is None or not is_vector or site.node.op_type not in ("Conv", "Gemm"):
-                continue
-            floats = np.array(np.broadcast_to(old.reshape(-1), (site.channels,)), np.float32)
-            bias = self._writer.input(f"{site.label}_bias", (site.channels,), ir.DataType.FLOAT)
-            if value is None:
-                site.node.resize_inputs(3)
-            site.node.replace_input_with(2, bias)
-            biases[site.label] = str(bias.name), floats, (floats + correction).astype(np.float32)
-        return biases
-
-    def _numbers_of(self, value: ir.Value, affine: Affine, fixed: dict[str, np.ndarray]) -> list[ir.Value]:
-        """Return the inputs for scale, least and greatest integer of an activation."""
-        if value not in self._numbers:
-            numbers = self._numbers[value] = []
-            for kind, number in zip(("scale", "low", "high"), _numbers(affine), strict=True):
-                numbers.append(self._writer.input(f"{value.name}_{kind}", (), ir.DataType.FLOAT))
-                fixed[str(numbers[-1].name)] = np.array(number, np.float32)
-            self.map_inputs[str(value.name)] = tuple(str(number.name) for number in numbers)
-        return self._numbers[value]
-
-    def _rounded(self, value: ir.Value, numbers: Sequence[ir.Value]) -> tuple[ir.Value, list[ir.Node]]:
-        scale, low, high = numbers
-        nodes: list[ir.Node] = []
-        result = value
-        for op_type, number in (("Div", scale), ("Round", None), ("Max", low), ("Min", high), ("Mul", scale)):
-            operands = [result] if number is None else [result, number]
-            nodes.append(self._writer.node(op_type, operands, "switch", ir.DataType.FLOAT))
-            result = nodes[-1].outputs[0]
-        return result, nodes

@@ -147,14 +147,14 @@ class SiteInput:
         """Return a key that sites have in common if the rows of equal inputs are equal."""
         return Patches.of(site)
 
-    def add(self, values: np.ndarray) -> None:
-        """Add the input of one sample."""
+    def add(self, values: np.ndarray, samples: int = 1) -> None:
+        """Add the input of one sample, or of several along the first axis."""
         if not values.size:
             return
         with np.errstate(over="ignore", invalid="ignore"):  # Sums of values that stand for infinity.
-            self._add(values)
+            self._add(values, samples)
 
-    def _add(self, values: np.ndarray) -> None:
+    def _add(self, values: np.ndarray, samples: int) -> None:
         is_bounded = max(-float(values.min()), float(values.max())) < SENTINEL
         if is_bounded and (self._needs.means or self._needs.maxima or self._needs.magnitudes):
             self._add_channels(values)
@@ -164,11 +164,11 @@ class SiteInput:
             self._row_count += count
         if not (self._needs.second_moments or self._needs.rows):
             return
-        limit = max(self._rows_of_sample() if self._needs.second_moments else 0, self._needs.rows)
+        limit = max(self._rows_of(samples) if self._needs.second_moments else 0, self._needs.rows)
         rows, total = self._patches.rows(values, limit, self._generator)
         self.count += total
         if self._needs.second_moments and total:
-            self._add_moments(rows if is_bounded else _bounded(rows), total / rows.shape[1])
+            self._add_moments(rows if is_bounded else _bounded(rows), total / rows.shape[1], samples)
         if self._needs.rows:
             self._add_rows(rows, total)
 
@@ -296,22 +296,25 @@ class SiteInput:
             self.lows = lows if self.lows is None else np.minimum(self.lows, lows)
             self.highs = highs if self.highs is None else np.maximum(self.highs, highs)
 
-    def _rows_of_sample(self) -> int:
-        """Return the most rows of the next sample that enter the moments."""
-        needs, number = self._needs, self._samples
-        self._samples += 1
+    def _rows_of(self, samples: int) -> int:
+        """Return the most rows of the next samples that enter the moments."""
+        needs, first = self._needs, self._samples
+        self._samples += samples
         if not needs.rows_per_depth:
-            return needs.rows_per_sample
-        least = max(needs.rows_per_depth * self.depth // (_EVEN_SAMPLES + number), _LEAST_ROWS)
-        return min(least, needs.rows_per_sample)
+            return needs.rows_per_sample * samples
+        least = (
+            max(needs.rows_per_depth * self.depth // (_EVEN_SAMPLES + number), _LEAST_ROWS)
+            for number in range(first, first + samples)
+        )
+        return sum(min(rows, needs.rows_per_sample) for rows in least)
 
-    def _add_moments(self, rows: np.ndarray, weight: float) -> None:
+    def _add_moments(self, rows: np.ndarray, weight: float, samples: int = 1) -> None:
         """Add the squares of drawn rows, each of which stands for `weight` rows of its sample."""
         if not rows.shape[1]:
             return
         self._weight += rows.shape[1] * weight
         self._drawn += rows.shape[1]
-        self._keep_draws(rows)
+        self._keep_draws(rows, samples)
         if self._has_moment and self._needs.row_means:
             # Sums about a row near the mean: those about 0 would lose variances beside large means.
             if self._origin is None:
@@ -323,11 +326,11 @@ class SiteInput:
         if sum(rows.size for rows in self._pending) >= _PENDING:
             self._add_pending()
 
-    def _keep_draws(self, rows: np.ndarray) -> None:
+    def _keep_draws(self, rows: np.ndarray, samples: int) -> None:
         left = self._needs.draws - (0 if self.draws is None else self.draws.shape[1])
         if left <= 0:
             return
-        step = max(rows.shape[1] * _DRAWN_SAMPLES // self._needs.draws, 1)
+        step = max(rows.shape[1] * _DRAWN_SAMPLES // (self._needs.draws * samples), 1)
         drawn = rows[:, ::step][:, :left]
         self.draws = drawn.copy() if self.draws is None else np.concatenate([self.draws, drawn], 1)
 

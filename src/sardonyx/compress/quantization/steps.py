@@ -41,7 +41,7 @@ class Preview:
     def observe(self, model: ir.Model, needs: Needs, exclude: Collection[str] = ()) -> Observation:
         """Return statistics of the inputs of the sites of a float model over these samples."""
         placement = find_placement(model, exclude)
-        return Observation(model, (), self.samples, placement.sites, needs)
+        return Observation(model, (), self.samples, placement.sites, needs, len(self.samples))
 
 
 Rescale = Callable[[ir.Model, Preview], Iterable[str]]

@@ -1,6 +1,6 @@
 """Samples of callers: arrays by input name, archives, folders of images and audio, and samples held back to judge."""
 
-from sardonyx.compress.samples.missing_values import require_finite, require_numbers
+from sardonyx.compress.samples.missing_values import not_a_number, require_finite, require_numbers
 from sardonyx.compress.samples.numbering import number_of
 from sardonyx.compress.samples.preprocessing import Preprocess
 from sardonyx.compress.samples.reading import Data, Feeds, items_of, read_samples
@@ -13,6 +13,7 @@ __all__ = [
     "Preprocess",
     "Split",
     "items_of",
+    "not_a_number",
     "number_of",
     "read_samples",
     "require_finite",

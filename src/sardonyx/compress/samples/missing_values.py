@@ -60,6 +60,33 @@ def require_numbers(feeds: Mapping[str, Any], inputs: Sequence[ir.Value], where:
             )  # fmt: skip
 
 
+def infinite_input(feeds: Mapping[str, Any]) -> str | None:
+    """Return the name of the first input of a sample that holds infinity; None if all are finite or NaN."""
+    for name, array in feeds.items():
+        if isinstance(array, (np.ndarray, np.generic)) and array.dtype.kind == "f" and np.isinf(array).any():
+            return name
+    return None
+
+
+def not_a_number(what: str, name: str, feeds: Mapping[str, Any], number: int, remedy: str) -> EvaluationError:
+    """Return the error for NaN that a model computes from a sample: infinity of the sample is named as the cause.
+
+    Args:
+        what: What is NaN.
+        name: The name of the value that is NaN.
+        feeds: The sample.
+        number: The number of the sample.
+        remedy: What to do if the sample is finite.
+    """
+    source = infinite_input(feeds)
+    if source is None:
+        return EvaluationError(f"{what} NaN.", where=f"{name}, sample {number}", remedy=remedy)
+    return EvaluationError(
+        f"the sample holds infinity, of which the model computes NaN ({name}).", where=f"sample {number}, {source}",
+        remedy="Remove the sample, or replace infinity by the largest number that occurs.",
+    )  # fmt: skip
+
+
 def require_finite(where: str, *arrays: np.ndarray) -> None:
     """Refuse weights, or statistics of activations, that are not finite.
 
