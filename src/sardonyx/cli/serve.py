@@ -108,7 +108,7 @@ def command(
     from sardonyx.serve.observation.access_log import AccessLogWriter
     from sardonyx.serve.observation.traces import exporter_of
     from sardonyx.serve.server import Server
-    from sardonyx.serve.workers import is_worker, let_others_start, stop_with_supervisor
+    from sardonyx.serve.workers import group_folder, is_worker, let_others_start, stop_with_supervisor
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_spelled())
@@ -126,7 +126,7 @@ def command(
             "tls": None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key, tls_client_ca),
             "poll_seconds": poll, "drain_seconds": drain, "allow_inner": allow_inner,
             "allow_shared_memory": allow_client_shm, "strict_json": strict_json, "triton_metrics": triton_metrics,
-            "access_log": log, "reuse_port": is_worker(),
+            "access_log": log, "reuse_port": is_worker(), "group": group_folder(),
             "privacy": {} if privacy is None else _policies(privacy, privacy_ledger),
             "trace_exporter": None if trace is None else exporter_of(trace),
             "load": LoadOptions(threads, batch, allow_compiled, cache_answers),
@@ -134,7 +134,17 @@ def command(
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
         server = Server(_source(models, lock), **options)
         if workers > 1 and not is_worker():
-            raise typer.Exit(_supervise(http, grpc, workers, control, drain, as_json))
+            if control != "off" and poll:
+                raise OptionError(
+                    "each worker finds a file at its own time, between changes by clients.", where="--poll",
+                    remedy="Use --control without --poll: a load reaches all workers.",
+                )  # fmt: skip
+            if allow_client_shm:
+                raise OptionError(
+                    "a region would be registered in one worker of several.", where="--allow-client-shm",
+                    remedy="Use one worker.",
+                )  # fmt: skip
+            raise typer.Exit(_supervise(http, grpc, workers, control != "off", drain, as_json))
 
         def announce(running: Server) -> None:
             _announce(running, as_json and not is_worker())
@@ -198,15 +208,10 @@ def _announce(server: Any, as_json: bool) -> None:
     print_text(f"Serving {', '.join(models) or 'no model'} at {server.url_or_path}{also}")
 
 
-def _supervise(http: str, grpc: str | None, workers: int, control: str, drain: float, as_json: bool) -> int:
+def _supervise(http: str, grpc: str | None, workers: int, are_changed: bool, drain: float, as_json: bool) -> int:
     from sardonyx.serve.server import Address
     from sardonyx.serve.workers import Supervisor, reserve_port
 
-    if control != "off":
-        raise OptionError(
-            "a change by a client would reach one worker of several.", where="--control",
-            remedy="Use one worker, or --poll, which all workers follow.",
-        )  # fmt: skip
     address = Address.parse(http)
     if address.path or (grpc is not None and Address.parse(grpc).port == 0):
         raise OptionError("several workers share ports of TCP.", where="--workers", remedy="Name the ports.")
@@ -217,4 +222,4 @@ def _supervise(http: str, grpc: str | None, workers: int, control: str, drain: f
             print_json({"http": f"http://{address.host}:{port}", "grpc": grpc_port, "models": []})
             sys.stdout.flush()
         words = sys.argv[1:]
-        return Supervisor([*words, "--http", f"{address.host}:{port}"], workers, drain).run()
+        return Supervisor([*words, "--http", f"{address.host}:{port}"], workers, drain, are_changed).run()

@@ -320,6 +320,16 @@ class Session(Edits):
         """
         self._live.reload(model)
 
+    def renumber(self, revision: int) -> None:
+        """Give the current revision the number that it has in another session with the same model.
+
+        The edits before it are forgotten: they are not those of the other session, and cannot be undone.
+
+        Args:
+            revision: The number; later edits count from it.
+        """
+        self._live.renumber(revision)
+
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write the model, with its edits, to an ONNX file.
 

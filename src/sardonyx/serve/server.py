@@ -28,6 +28,7 @@ from sardonyx.serve.models.served import Served
 from sardonyx.serve.observation.traces import Traces
 from sardonyx.serve.operations.free_memory import FreeMemory
 from sardonyx.serve.operations.service import ControlMode, Service, ServiceOptions
+from sardonyx.serve.operations.worker_group import WorkerGroup
 from sardonyx.serve.protocol.limits import MODEL_NAME, Limits
 from sardonyx.serve.security.tls import Tls, is_loopback, require_protection
 from sardonyx.serve.security.tokens import Tokens
@@ -97,6 +98,7 @@ class ServerOptions:
         access_log: Receives every answered request; None for no log.
         trace_exporter: The exporter of OpenTelemetry that receives spans; None for no traces.
         reuse_port: True if several processes listen on the same port.
+        group: The folder in which the processes on the port agree on changes; None if each is alone.
     """
 
     http: str | None = "127.0.0.1:8000"
@@ -118,6 +120,7 @@ class ServerOptions:
     access_log: AccessLog | None = None
     trace_exporter: Any = None
     reuse_port: bool = False
+    group: Path | None = None
 
     def __post_init__(self) -> None:
         if self.grpc_engine not in ("own", "grpcio"):
@@ -190,6 +193,7 @@ class Server:
         self._closers: list[Callable[[float], Awaitable[None]]] = []
         self._sockets: list[socket.socket] = []
         self._grpc_port = 0
+        self._leave: Callable[[], None] = _ignore
 
     # The life of a server in a thread of its own.
 
@@ -277,6 +281,8 @@ class Server:
                 os._exit(1)
             stopped.set()
 
+        self._leave = stopped.set
+
         async def serve() -> None:
             for number in handlers:
                 loop.add_signal_handler(number, stop)
@@ -344,6 +350,12 @@ class Server:
         """
         options = self.options
         service = await self._open_service(loop)
+        service.is_one_of_several = options.reuse_port
+        if options.group is not None:
+            # Models are those of the other workers before the first request is accepted.
+            await service.load_all()
+            service.group = WorkerGroup(options.group, service, self._leave)
+            await service.group.join()
         application = Application(service, options.tokens, options.requires_local_name)
         connections = self._connections = Connections(application, options.limits, options.access_log)
         if options.http is not None:
@@ -403,7 +415,9 @@ class Server:
 
     async def load_all(self) -> None:
         """Load the models of the repository."""
-        await self._require_service().load_all()
+        service = self._require_service()
+        if service.group is None:
+            await service.load_all()
 
     async def close(self, drain_seconds: float) -> None:
         """Stop: refuse readiness and connections, answer what was accepted, end.
@@ -414,6 +428,8 @@ class Server:
         service, connections = self._service, self._connections
         if service is not None:
             service.is_draining = True
+            if service.group is not None:
+                await service.group.close()
         for listener in self._listeners:
             listener.close()
         for task in self._tasks:
@@ -468,6 +484,10 @@ class Server:
             ResourceError: The server does not run.
         """
         return self._require_service()
+
+
+def _ignore() -> None:
+    """Go on: a server in a thread has no supervisor that would start it anew."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 
 from sardonyx.errors import OptionError, ResourceError
 
 WORKER = "SARDONYX_SERVE_WORKER"
 """The environment variable of a worker: its index."""
+
+_GROUP = "SARDONYX_SERVE_GROUP"
+"""The environment variable of the folder in which the workers agree on changes."""
 
 _READY = "SARDONYX_SERVE_READY"
 """The environment variable of the first worker: the pipe that it writes to when the others may start."""
@@ -29,10 +35,19 @@ _SERVING_SECONDS = 3.0
 
 _FAILED_STARTS = 5
 
+_PATH = 60
+"""Longest path of the folder of temporary files: the system limits the path of a socket to 108 bytes."""
+
 
 def is_worker() -> bool:
     """Return True in a process that a supervisor started."""
     return WORKER in os.environ
+
+
+def group_folder() -> Path | None:
+    """Return the folder in which the workers agree on changes; None in another process, or if nothing changes."""
+    folder = os.environ.get(_GROUP)
+    return Path(folder) if folder and is_worker() else None
 
 
 def stop_with_supervisor(stop: Callable[[], object]) -> None:
@@ -89,9 +104,10 @@ class Supervisor:
         arguments: The arguments of a worker, after ``python -m sardonyx``.
         workers: The number of workers.
         drain_seconds: Seconds that workers have to end.
+        are_changed: True if clients may change models, in all workers at once.
     """
 
-    def __init__(self, arguments: Sequence[str], workers: int, drain_seconds: float) -> None:
+    def __init__(self, arguments: Sequence[str], workers: int, drain_seconds: float, are_changed: bool = False) -> None:
         if workers < 1:
             raise OptionError(f"expected at least 1 worker, got {workers}.", where="--workers")
         self._arguments = list(arguments)
@@ -100,6 +116,8 @@ class Supervisor:
         self._starts = [0.0] * workers
         self._failures = 0
         self._stopping = 0
+        self._are_changed = are_changed
+        self._group: Path | None = None
 
     def run(self) -> int:
         """Run until a signal ends the workers; return the exit code.
@@ -107,6 +125,10 @@ class Supervisor:
         A second signal ends them at once.
         """
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        if self._are_changed:
+            # Only this user may enter the folder. The path of a socket is short, that of temporary files may not be.
+            folder = tempfile.gettempdir()
+            self._group = Path(tempfile.mkdtemp(prefix="sardonyx-", dir=folder if len(folder) < _PATH else "/tmp"))
         try:
             self._start_first()
             for index in range(1, len(self._workers)):
@@ -122,6 +144,8 @@ class Supervisor:
                 if worker is not None and worker.poll() is None:
                     worker.kill()
                     worker.wait()
+            if self._group is not None:
+                shutil.rmtree(self._group, ignore_errors=True)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -142,6 +166,8 @@ class Supervisor:
     def _start(self, index: int, ready: int | None = None) -> None:
         self._starts[index] = time.monotonic()
         environment = {**os.environ, WORKER: str(index)} | ({} if ready is None else {_READY: str(ready)})
+        if self._group is not None:
+            environment[_GROUP] = str(self._group)
         self._workers[index] = subprocess.Popen(
             [sys.executable, "-m", "sardonyx", *self._arguments], stdin=subprocess.PIPE, env=environment,
             pass_fds=() if ready is None else (ready,),

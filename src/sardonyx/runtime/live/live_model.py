@@ -16,6 +16,7 @@ from sardonyx.base.thread_priority import run_after_calls
 from sardonyx.errors import EditError, SardonyxError, UnsupportedError
 from sardonyx.runtime.editing.history import Commit, History
 from sardonyx.runtime.live.model_version import ModelVersion
+from sardonyx.runtime.live.publication import pass_gate
 from sardonyx.runtime.options import SessionOptions
 
 if TYPE_CHECKING:
@@ -169,6 +170,16 @@ class LiveModel:
         finally:
             self.end()
 
+    def renumber(self, revision: int) -> None:
+        """Give the current version the number of a revision, and forget the edits before it."""
+        self.begin()
+        try:
+            self.version.revision = revision
+            self.version.commit = 0
+            self.history = History()
+        finally:
+            self.end()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until compiling is over; return True if compiled code answers from now on."""
         while True:
@@ -214,6 +225,7 @@ class LiveModel:
 
     def _put(self, version: ModelVersion, commit: int) -> ModelVersion:
         """Let a version, with its latest commit, answer calls that begin from now on; return the version before."""
+        pass_gate()
         before = self.version
         version.revision, version.commit = before.revision + 1, commit
         self.version = version

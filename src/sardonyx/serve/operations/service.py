@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import logging
@@ -16,20 +17,24 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import numpy as np
 
 from sardonyx import __version__
-from sardonyx.errors import OptionError, RequestError, SardonyxError
+from sardonyx.errors import OptionError, RequestError, SardonyxError, UnsupportedError
+from sardonyx.model.save import to_proto
 from sardonyx.runtime.session import Session
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.host import AnyEndpoint, Host
+from sardonyx.serve.models.model import ServedModel
 from sardonyx.serve.models.repository import Repository
 from sardonyx.serve.models.reshaping import Reshaping, reshape_inputs, reshaped_answer
 from sardonyx.serve.models.served import Served
 from sardonyx.serve.observation.traces import Traces
 from sardonyx.serve.operations import live_edits
+from sardonyx.serve.operations.changes import Change
 from sardonyx.serve.operations.classification import classified
 from sardonyx.serve.operations.model_config import described_config
 from sardonyx.serve.operations.parameters import flag
 from sardonyx.serve.operations.private_answers import described_policy, make_noisy, released_outputs
 from sardonyx.serve.operations.shared_memory import SharedMemory
+from sardonyx.serve.operations.worker_group import State, WorkerGroup
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.held_bytes import HeldBytes
 from sardonyx.serve.protocol.limits import Limits
@@ -103,6 +108,8 @@ class Service:
         held: The bytes that wait for slow clients.
         shared_memory: The registered regions.
         collects_models: True if edits and loads collect garbage, in a process whose other objects are frozen.
+        is_one_of_several: True in one worker of several, whose settings are fixed.
+        group: The workers that make changes together; None for one process.
         is_draining: True once the server stops: it answers what it has accepted.
         start: The time of the start, in seconds since 1970.
     """
@@ -121,6 +128,8 @@ class Service:
         self.shared_memory = SharedMemory(options.allow_shared_memory, options.limits.shared_memory_regions)
         self.is_draining = False
         self.collects_models = False
+        self.is_one_of_several = False
+        self.group: WorkerGroup | None = None
         self.start = time.time()
         self._edits = 0
         self._loaded_for_ensembles: set[str] = set()
@@ -338,6 +347,12 @@ class Service:
                     "files of a request are refused.", kind="unsupported", where=key[:64],
                     remedy="Change the repository, or use the weights and edit operations.",
                 )  # fmt: skip
+        if self.group is None:
+            await self._load(repository, name)
+        else:
+            await self.group.follow("load", name, {}, lambda: self._load(repository, name))
+
+    async def _load(self, repository: Repository, name: str) -> None:
         for part in await self.in_worker(lambda: repository.ordered([name])):
             if part != name and part not in repository.loaded:
                 self.host.put(part, await self.in_worker(functools.partial(repository.load, part)))
@@ -359,8 +374,18 @@ class Service:
             RequestError: Unloading is off.
         """
         repository = self._controlled(name)
+        with_parts = flag(parameters or {}, "unload_dependents")
+        if self.group is None:
+            await self._unload(repository, name, with_parts)
+        else:
+            await self.group.follow(
+                "unload", name, {"unload_dependents": with_parts},
+                lambda: self._unload(repository, name, with_parts),
+            )  # fmt: skip
+
+    async def _unload(self, repository: Repository, name: str, with_parts: bool) -> None:
         names = [name]
-        if flag(parameters or {}, "unload_dependents"):
+        if with_parts:
             names = (await self.in_worker(lambda: repository.ordered([name])))[::-1]
         for part in names:
             if part != name and (part not in self._loaded_for_ensembles or self.host.is_needed(part)):
@@ -428,27 +453,75 @@ class Service:
 
     async def update_weights(self, name: str, version: str, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Set weights of a model as one edit; see :func:`.live_edits.update_weights`."""
-        return await self._edit(name, version, lambda session: live_edits.update_weights(session, weights))
+        return await self._change("weights", name, version, weights)
 
     async def edit(self, name: str, version: str, changes: object) -> dict[str, Any]:
         """Edit a model; see :func:`.live_edits.edit`."""
-        return await self._edit(name, version, lambda session: live_edits.edit(session, changes))
+        return await self._change("edit", name, version, changes)
 
     async def undo(self, name: str, version: str) -> dict[str, Any]:
         """Undo the latest edit of a model."""
-        return await self._edit(name, version, live_edits.undo)
+        return await self._change("undo", name, version)
 
-    async def _edit(self, name: str, version: str, change: Callable[[Session], dict[str, Any]]) -> dict[str, Any]:
+    async def _change(self, kind: str, name: str, version: str, value: Any = None) -> dict[str, Any]:
         if self.options.control != "edit":
             raise RequestError(
                 "edits are off.", kind="unavailable", where=name[:64], remedy="Start the server with --control edit."
             )
-        session = self.host.get(name, version).model.session
-        result = await self.in_worker(lambda: change(session))
+        model = self.host.get(name, version).model
+        session, change = model.session, Change(kind, name, model.version, value)
+        if self.group is None:
+            result = await self.in_worker(lambda: change.perform(session))
+        else:
+            result = await self.group.change(change, session)
+        await self._collect_edit()
+        return result
+
+    async def _collect_edit(self) -> None:
         self._edits += 1
         if self._edits % _COLLECTED_EDITS == 0:
             await self._collect()
-        return result
+
+    # The part of this worker in changes of all.
+
+    def session_of(self, model: str, version: str) -> Session:
+        """Return the session of a version.
+
+        Raises:
+            RequestError: The version is not loaded here.
+        """
+        return self.host.get(model, version).model.session
+
+    async def follow(self, operation: str, model: str, parameters: Mapping[str, Any]) -> None:
+        """Load or unload a model here, as another worker has done."""
+        repository = self._controlled(model)
+        if operation == "load":
+            await self._load(repository, model)
+        else:
+            await self._unload(repository, model, flag(parameters, "unload_dependents"))
+
+    async def states(self) -> list[State]:
+        """Return the state of all loaded versions, for a worker that begins."""
+        models = [endpoint.model for endpoint in self.host]
+        return [await self.in_worker(functools.partial(_state, model)) for model in models]
+
+    async def take(self, states: Sequence[State]) -> None:
+        """Load, replace and renumber models so that they have the states of another worker."""
+        repository = self._repository
+        names = {state.name for state in states}
+        if repository is not None:
+            for name in await self.in_worker(lambda: repository.ordered(sorted(names))):
+                if name not in repository.loaded:
+                    await self._take(name, functools.partial(repository.load, name))
+            for name in repository.loaded - names:
+                await self._unload(repository, name, False)
+        for state in states:
+            if state.revision < 0:
+                continue
+            session = self.session_of(state.name, state.version)
+            if state.model:
+                await self.in_worker(functools.partial(session.reload, state.model))
+            session.renumber(state.revision)
 
     def history(self, name: str, version: str) -> dict[str, Any]:
         """Return the edits of a model."""
@@ -466,12 +539,17 @@ class Service:
 
     # Settings.
 
+    def _require_one_process(self, changes: Mapping[str, Any] | None) -> None:
+        if changes and self.is_one_of_several:
+            raise RequestError("a setting would change in one worker of several.", kind="unsupported")
+
     def trace_settings(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the trace settings, after changes of some; None restores a setting's first value.
 
         Raises:
             RequestError: A setting is unknown, has an invalid value, or names a file; all settings stay as they are.
         """
+        self._require_one_process(changes)
         settings = dict(self._trace_settings)
         for key, value in (changes or {}).items():
             if key not in settings:
@@ -495,6 +573,7 @@ class Service:
         Raises:
             RequestError: A setting is unknown, has another type, or names a file; all settings stay as they are.
         """
+        self._require_one_process(changes)
         settings = dict(self._log_settings)
         for key, value in (changes or {}).items():
             if key not in settings:
@@ -517,6 +596,18 @@ class Service:
             (settings["log_warning"], "WARNING"), (settings["log_error"], "ERROR"),
         )  # fmt: skip
         _log.setLevel(next((level for is_on, level in levels if is_on), "CRITICAL"))
+
+
+def _state(model: Served) -> State:
+    """Return the state of a version for another worker; the model itself if it was edited or loaded again."""
+    if not isinstance(model, ServedModel):
+        return State(model.name, model.version, -1, b"")
+    snapshot = model.session.snapshot()
+    data = b""
+    if snapshot.revision:
+        with contextlib.suppress(UnsupportedError):  # A compiled file holds no model, and has no edits.
+            data = to_proto(snapshot.model).SerializeToString()
+    return State(model.name, model.version, snapshot.revision, data)
 
 
 def _reshaping(reshapings: Mapping[str, Reshaping], done: Done) -> Done:
