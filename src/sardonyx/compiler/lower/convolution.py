@@ -17,6 +17,7 @@ from sardonyx.compiler.codegen.position_arithmetic import ORIGIN
 from sardonyx.compiler.kernels.conv import matrix, winograd
 from sardonyx.compiler.kernels.conv.blocked_pooling import pooling
 from sardonyx.compiler.kernels.conv.convolution import convolution
+from sardonyx.compiler.kernels.conv.depthwise_bytes import depthwise_bytes
 from sardonyx.compiler.kernels.conv.grouped import depthwise
 from sardonyx.compiler.kernels.conv.nchw import planar
 from sardonyx.compiler.kernels.conv.nchw_pooling import planar_pooling
@@ -28,6 +29,7 @@ from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.extremes import Extremes
 from sardonyx.compiler.lower.launch import Prepared, Scratch, Stage
 from sardonyx.compiler.lower.weight_packing import (
+    DepthwiseBytePacking,
     DepthwisePacking,
     FilterPacking,
     MatrixUnitPacking,
@@ -37,7 +39,7 @@ from sardonyx.compiler.lower.weight_packing import (
 from sardonyx.compiler.schedule.convolution_choice import fixed, wide_axes
 from sardonyx.compiler.tiling import winograd as tiles
 from sardonyx.compiler.tiling.choice import Choice
-from sardonyx.compiler.tiling.convolution import ConvolutionSchedule, matrix_plan
+from sardonyx.compiler.tiling.convolution import ConvolutionProblem, ConvolutionSchedule, matrix_plan
 from sardonyx.compiler.tiling.convolution_tiles import Tile
 from sardonyx.compiler.tiling.matrix_convolution import MatrixConvolution
 from sardonyx.compiler.tiling.pooling import PoolingProblem, PoolingSchedule
@@ -138,7 +140,16 @@ class ImageKernel:
         out_sizes = tuple(out[2 + axis] for axis in wide)
         epilogue = self._epilogue(conv.result, wide)
         form = f"{conv.weights.type} {schedule.packed_layout} {self.target.name}"
-        if schedule.algorithm == "depthwise":
+        assert isinstance(choice.problem, ConvolutionProblem)
+        if schedule.algorithm == "depthwise" and choice.problem.dot_width > 1:
+            stride = windows.strides[-1]
+            bytes_packing = DepthwiseBytePacking(conv.weights, self.target, stride, conv.shift, dtype)
+            weights = Prepared(conv.weights, f"{form} words of {dtype} less {conv.shift} by {stride}", bytes_packing)
+            items = depthwise_bytes(
+                kernel, x=image, weights=w.pointer(weights), batch=shape[0], windows=windows, out=out_sizes,
+                outputs=schedule.outputs, shift=conv.shift, epilogue=epilogue,
+            )  # fmt: skip
+        elif schedule.algorithm == "depthwise":
             packing = DepthwisePacking(conv.weights, self.target, conv.shift)
             moves = conv.shift == 0
             weights = Prepared(conv.weights, f"{form} less {conv.shift}", packing, moves)

@@ -15,6 +15,7 @@ from sardonyx.compiler.analysis.low_bit_weights import LowBitWeights
 from sardonyx.compiler.analysis.strided_views import View
 from sardonyx.compiler.codegen.integer_dot import entries, parted
 from sardonyx.compiler.kernels.conv.convolution import pack_weights
+from sardonyx.compiler.kernels.conv.depthwise_bytes import pack_byte_weights
 from sardonyx.compiler.kernels.conv.grouped import pack_depthwise_weights
 from sardonyx.compiler.kernels.conv.matrix import pack_matrix_weights
 from sardonyx.compiler.kernels.conv.nchw import pack_planar_weights
@@ -28,6 +29,7 @@ from sardonyx.compiler.tiling.convolution_tiles import Tile
 from sardonyx.compiler.tiling.gemm_schedule import GemmSchedule
 from sardonyx.compiler.tiling.matrix_convolution import MatrixConvolution
 from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import DType
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,29 @@ class DepthwisePacking:
     def __call__(self, read: Read) -> np.ndarray:
         """Return the packed weights."""
         return pack_depthwise_weights(read(self.weights), self.target, self.shift)
+
+
+@dataclass(frozen=True)
+class DepthwiseBytePacking:
+    """Weights of a depthwise convolution of an image of codes less ``shift``, in words.
+
+    Attributes:
+        weights: The weights.
+        target: The processor.
+        stride: Inputs from output to output of a row.
+        shift: Integer that is subtracted from each code of the image.
+        dtype: The element type of the image.
+    """
+
+    weights: Value
+    target: Target
+    stride: int
+    shift: int
+    dtype: DType
+
+    def __call__(self, read: Read) -> np.ndarray:
+        """Return the packed weights."""
+        return pack_byte_weights(read(self.weights), self.target, self.stride, self.shift, self.dtype)
 
 
 @dataclass(frozen=True)

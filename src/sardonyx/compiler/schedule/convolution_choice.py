@@ -69,11 +69,24 @@ def _describe(match: Convolution, target: Target, threads: int) -> ConvolutionPr
     )  # fmt: skip
     if image == dtype_of(weights) == t.BFLOAT16 and suits_pairs(problem, target):
         return replace(problem, dot_width=2)
-    if narrow and form is None and not is_depthwise(problem):
+    if narrow and is_depthwise(problem):
+        return replace(problem, dot_width=4 if _has_words(match, problem, target) else 1)
+    if narrow and form is None:
         raise UnsupportedError(f"convolve of {match.image.type} with {weights.type} has no kernel.")
     if narrow and is_winograd(problem) and match.weights.is_constant and _is_difference(match.image):
         return replace(problem, exact=winograd.most_exact_results(np.asarray(match.weights.known)[0]))
     return problem
+
+
+def _has_words(match: Convolution, problem: ConvolutionProblem, target: Target) -> bool:
+    """Return True if a depthwise convolution multiplies bytes, four taps of a row in an instruction."""
+    if target.vector_bits < 512 or target.saturates or dtype_of(match.image) not in _CODES:
+        return False
+    axis = problem.axis
+    if set(problem.base_dilations) != {1} or problem.dilations[axis] != 1 or not match.weights.is_constant:
+        return False
+    weights = np.asarray(match.weights.known)
+    return bool(weights.min(initial=0) >= -128 and weights.max(initial=0) <= 127)
 
 
 def _is_difference(image: Value) -> bool:
