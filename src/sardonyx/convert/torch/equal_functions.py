@@ -15,7 +15,7 @@ import torch
 from torch._higher_order_ops.scan import scan
 
 from sardonyx.base.replaced_attributes import replaced
-from sardonyx.convert.torch import detectors, quantized_modules
+from sardonyx.convert.torch import detectors, open_arguments, quantized_modules
 from sardonyx.convert.torch.connectionist import connectionist_loss
 
 
@@ -39,6 +39,8 @@ def equal_functions() -> Iterator[None]:
             (torch.Tensor, "dequantize", lambda x: x),
             (torch.Tensor, "int_repr", quantized_modules.codes_of),
         ):
+            stack.enter_context(replaced(owner, name, function))
+        for owner, name, function in open_arguments.replacements():
             stack.enter_context(replaced(owner, name, function))
         attention = sys.modules.get("torch.nn.attention.flex_attention")
         if attention is not None:

@@ -10,7 +10,7 @@ from sardonyx.convert.torch.operators.promotion import cast, core_dtype, promote
 from sardonyx.convert.torch.operators.registry import aten
 from sardonyx.convert.torch.operators.sizes import aligned, common_shape, reshaped
 from sardonyx.core import language as L
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, floor_div
 from sardonyx.core.eval.tensor import Tensor, constant
 from sardonyx.core.ir import types as t
 from sardonyx.errors import UnsupportedError
@@ -241,33 +241,65 @@ def convolution(
     stride: Any = 1,
     padding: Any = 0,
     dilation: Any = 1,
-    groups: int = 1,
+    groups: Size = 1,
 ) -> Tensor:
     """Return a convolution of real numbers."""
     rank = weight.rank - 2
     unbatched = x.rank == rank + 1
     if unbatched:
         x = reshaped(x, [1, *x.shape])
-    kernel = [int(size) for size in weight.shape[2:]]  # type: ignore[arg-type]
+    kernel = list(weight.shape[2:])
     dilations = _spread(dilation, rank)
+    pads: Sequence[Size]
     if isinstance(padding, str):
         total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilations, kernel, strict=True)]
-        pads = [n // 2 for n in total] + [n - n // 2 for n in total]
+        pads = [floor_div(n, 2) for n in total] + [n - floor_div(n, 2) for n in total]
     else:
         pads = _spread(padding, rank) * 2
     if x.dtype not in (t.FLOAT, t.DOUBLE, t.FLOAT16, t.BFLOAT16):
         raise UnsupportedError(f"a convolution of {x.dtype} has no ONNX form.")
-    result = onnx.Conv(
-        x,
-        weight,
-        bias,
-        kernel_shape=kernel,
-        strides=_spread(stride, rank),
-        pads=pads,
-        dilations=dilations,
-        group=groups,
-    )
+    strides = _spread(stride, rank)
+    if all(isinstance(size, int) for size in (*kernel, *pads, groups)):
+        result = onnx.Conv(
+            x, weight, bias, kernel_shape=kernel, strides=strides, pads=pads, dilations=dilations, group=groups
+        )
+    else:
+        result = _open_convolution(x, weight, bias, strides, pads, dilations, groups)
     return reshaped(result, result.shape[1:]) if unbatched else result
+
+
+def _open_convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    strides: Sequence[int],
+    pads: Sequence[Size],
+    dilations: Sequence[int],
+    groups: Size,
+) -> Tensor:
+    """Return a convolution with an open number of groups or an open kernel, which no attribute of Conv holds.
+
+    Kernels that depend on the sample have a group for each sample; the kernel of a correlation is another image. The
+    windows are gathered axis by axis: products of ``[batch, groups, windows, channels * kernel]`` with the weights.
+    """
+    rank = len(strides)
+    filters, channels, *kernel = weight.shape
+    own = floor_div(filters, groups)
+    if any(pad != 0 for pad in pads):
+        x = L.pad(x, [0, 0, *pads[:rank]], [0, 0, *pads[rank:]])
+    windows = L.reshape(x, [x.shape[0], groups, channels, *x.shape[2:]])
+    counts: list[Size] = []
+    for i, (size, stride, dilation, length) in enumerate(zip(kernel, strides, dilations, x.shape[2:], strict=True)):
+        counts.append(floor_div(length - dilation * (size - 1) - 1, stride) + 1)
+        first = L.unsqueeze(L.arange(counts[-1]) * stride, [1])
+        # [batch, groups, channels, windows, kernel, windows, kernel, …]
+        windows = L.take(windows, first + L.arange(size) * dilation, 3 + 2 * i)
+    order = [0, 1, *(3 + 2 * i for i in range(rank)), 2, *(4 + 2 * i for i in range(rank))]
+    length = L.product([channels, *kernel])
+    rows = L.reshape(L.permute(windows, order), [x.shape[0], groups, L.product(counts), length])
+    matrices = L.permute(L.reshape(weight, [groups, own, length]), [0, 2, 1])
+    result = L.reshape(L.permute(matmul(rows, matrices), [0, 1, 3, 2]), [x.shape[0], filters, *counts])
+    return result if bias is None else add_(result, reshaped(bias, [1, filters, *[1] * rank]))
 
 
 @aten("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
@@ -278,7 +310,7 @@ def transposed_convolution(
     stride: Any = 1,
     padding: Any = 0,
     output_padding: Any = 0,
-    groups: int = 1,
+    groups: Size = 1,
     dilation: Any = 1,
 ) -> Tensor:
     """Return a transposed convolution of real numbers."""
@@ -286,17 +318,31 @@ def transposed_convolution(
     unbatched = x.rank == rank + 1
     if unbatched:
         x = reshaped(x, [1, *x.shape])
-    result = onnx.ConvTranspose(
-        x,
-        weight,
-        bias,
-        kernel_shape=[int(size) for size in weight.shape[2:]],  # type: ignore[arg-type]
-        strides=_spread(stride, rank),
-        pads=_spread(padding, rank) * 2,
-        dilations=_spread(dilation, rank),
-        output_padding=_spread(output_padding, rank),
-        group=groups,
-    )
+    kernel = list(weight.shape[2:])
+    strides, dilations = _spread(stride, rank), _spread(dilation, rank)
+    pads, more = _spread(padding, rank), _spread(output_padding, rank)
+    if all(isinstance(size, int) for size in (*kernel, *pads, groups)):
+        result = onnx.ConvTranspose(
+            x,
+            weight,
+            bias,
+            kernel_shape=kernel,
+            strides=strides,
+            pads=pads * 2,
+            dilations=dilations,
+            output_padding=more,
+            group=groups,
+        )
+    else:
+        # A convolution of the elements with zeros between them; filters and channels of a group change places.
+        spread = L.pad(x, [0] * x.rank, [0] * x.rank, interior=[0, 0, *(one - 1 for one in strides)])
+        own = floor_div(weight.shape[0], groups)
+        parts = L.swap_axes(L.reshape(weight, [groups, own, *weight.shape[1:]]), 1, 2)
+        swapped = L.reshape(parts, [L.product([groups, weight.shape[1]]), own, *kernel])
+        swapped = L.reverse(swapped, list(range(2, 2 + rank)))
+        before = [d * (size - 1) - pad for size, pad, d in zip(kernel, pads, dilations, strict=True)]
+        around = [*before, *(one + extra for one, extra in zip(before, more, strict=True))]
+        result = _open_convolution(spread, swapped, bias, [1] * rank, around, dilations, groups)
     return reshaped(result, result.shape[1:]) if unbatched else result
 
 
