@@ -155,6 +155,16 @@ def parts(x: Any) -> Any:
     return first + second
 
 
+def written_parts(x: Any) -> Any:
+    y = x * 1
+    left, right = y.split([1, 2], 1)
+    right.mul_(2)
+    y.unbind(0)[1].add_(left[0])
+    y.diagonal().fill_(7)
+    y.split(2, 1)[1].neg_()
+    return y, left * 1, right + 0
+
+
 def transpose_in_place(x: Any) -> Any:
     y = x + 1
     y.t_()
@@ -169,7 +179,17 @@ def often(x: Any) -> Any:
     return y
 
 
-FUNCTIONAL = [slices, rows_and_steps, view_after_write, other_shapes, counted, chosen, inactive, view_before]
+FUNCTIONAL = [
+    slices,
+    rows_and_steps,
+    view_after_write,
+    other_shapes,
+    counted,
+    chosen,
+    inactive,
+    view_before,
+    written_parts,
+]
 """Programs whose writes have functional forms."""
 
 
@@ -208,6 +228,18 @@ def test_writes_that_others_read_keep_their_meaning(function: Any) -> None:
     pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
     assert all(torch.equal(first, second) for first, second in pairs)
     assert converted(function, drawn(2, 3)).report.verdict.status == "proved"
+
+
+def test_writes_to_parts_leave_sizes_open() -> None:
+    def written(x: Any) -> Any:
+        y = x.clone()
+        y.unbind(0)[1].clamp_(-1, 1)
+        y.split(2, 1)[0].mul_(2)
+        return y
+
+    result = converted(written, drawn(3, 4, 6))
+    assert result.report.verdict.status == "proved"
+    assert [name for name, values in result.report.sizes.items() if len(values) > 1] == ["x_1", "x_2"]
 
 
 def test_many_writes_are_functional() -> None:

@@ -92,6 +92,12 @@ class _Functional:
     def _copy(self, node: Any) -> None:
         if not _is_write(node):
             source = next((arg for arg in node.all_input_nodes if _shares(arg, node)), None)
+            if source is None and _is_inactive_dropout(node):
+                # Returns its operand, although the example result of torch has other memory.
+                source = node.args[0]
+                key, memory = _storage(node), self._memory(source)
+                if key is not None and memory is not None:
+                    self._memories[key] = memory
             if source is not None:
                 self._sources[node] = source
             elif (key := _storage(node)) is not None:
@@ -145,7 +151,7 @@ class _Functional:
             if source is None:
                 raise _Unsupported
             chain.append(source)
-        chain = [one for one in chain if not _is_write(one)]
+        chain = [one for one in chain if not _is_write(one) and not _is_list(one)]
         value = self.graph.call_function(*_functional_call(node, self._current))
         value.name, value.meta = node.name, dict(node.meta)
         values = [value]
@@ -159,10 +165,15 @@ class _Functional:
         """Return the source of a view with another value where the view shows it."""
         if _is_whole(view.args[0], view):
             return value
-        rule = _INVERSES.get(view.target)
-        if rule is None:
+        if view.target is operator.getitem:
+            parts, index = view.args
+            rule = _PARTS.get(parts.target)
+            position: tuple[Any, ...] = (index, *parts.args[1:])
+        else:
+            rule, position = _INVERSES.get(view.target), view.args[1:]
+        if rule is None or view.kwargs:
             raise _Unsupported
-        target, args = rule(self, source, value, *torch.fx.node.map_arg(view.args[1:], self._current))
+        target, args = rule(self, source, value, *torch.fx.node.map_arg(position, self._current))
         if translation_of(_full_name(target)) is None:
             raise _Unsupported
         result = self.graph.call_function(target, args)
@@ -205,6 +216,10 @@ def _reverse(_: _Functional, source: Any, value: Any) -> tuple[Any, tuple[Any, .
     return _aten.t.default, (value,)
 
 
+def _diagonal(_: _Functional, source: Any, value: Any, *position: Any) -> tuple[Any, tuple[Any, ...]]:
+    return _aten.diagonal_scatter.default, (source, value, *position)
+
+
 def _reshape(graph: _Functional, source: Any, value: Any, *_: Any) -> tuple[Any, tuple[Any, ...]]:
     return _aten.reshape.default, (value, graph.sizes(source))
 
@@ -215,6 +230,7 @@ _INVERSES: dict[Any, Inverse] = {
     _aten.transpose.int: _transpose,
     _aten.permute.default: _permute,
     _aten.t.default: _reverse,
+    _aten.diagonal.default: _diagonal,
     _aten.view.default: _reshape,
     _aten.reshape.default: _reshape,
     _aten.flatten.using_ints: _reshape,
@@ -222,6 +238,31 @@ _INVERSES: dict[Any, Inverse] = {
     _aten.squeeze.dim: _reshape,
 }
 """The call that makes the source of a view from a new value of the view, by the view's operator."""
+
+
+def _unbound(_: _Functional, source: Any, value: Any, index: int, axis: int = 0) -> tuple[Any, tuple[Any, ...]]:
+    return _aten.select_scatter.default, (source, value, axis, index)
+
+
+def _split(
+    _: _Functional, source: Any, value: Any, index: int, sizes: Any, axis: int = 0
+) -> tuple[Any, tuple[Any, ...]]:
+    if not all(isinstance(size, int) for size in (sizes if isinstance(sizes, (list, tuple)) else [sizes])):
+        raise _Unsupported
+    start, end = (
+        (index * sizes, index * sizes + sizes)
+        if isinstance(sizes, int)
+        else (sum(sizes[:index]), sum(sizes[: index + 1]))
+    )
+    return _aten.slice_scatter.default, (source, value, axis, start, end)
+
+
+_PARTS: dict[Any, Inverse] = {
+    _aten.unbind.int: _unbound,
+    _aten.split.Tensor: _split,
+    _aten.split_with_sizes.default: _split,
+}
+"""The call that makes the source of one of several views, by the operator that returns these."""
 
 
 def _functional_call(node: Any, current: Callable[[Any], Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -262,6 +303,18 @@ def _is_write(node: Any) -> bool:
     """Return True if a call writes to its first operand."""
     target = node.target
     return node.op == "call_function" and isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def _is_inactive_dropout(node: Any) -> bool:
+    """Return True if a call is a dropout outside of training."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return node.target._schema.name.partition("::")[2] in DROPOUTS and node.args[2:] == (False,)
+
+
+def _is_list(node: Any) -> bool:
+    """Return True if a call returns several tensors."""
+    return isinstance(node.meta.get("val"), (list, tuple))
 
 
 def _name(node: Any) -> str:
