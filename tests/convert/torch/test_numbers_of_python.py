@@ -137,11 +137,23 @@ def test_the_remedy_of_a_line_without_a_branch_names_no_branch() -> None:
     assert "torch.cond" not in raised.value.remedy
 
 
-def test_a_module_with_int_as_element_type_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "import torch\n\ndef f(x):\n    return torch.zeros(3, dtype=int) + len(x)\n"
-    (tmp_path / "with_types.py").write_text(text)
+@pytest.mark.parametrize(
+    "body",
+    [
+        "torch.zeros(3, dtype=int) + len(x)",
+        "x * (2 if type(len(x.shape)) is int else 5)",
+        "x * (2 if type(0.5) == float else 5)",
+        "x * {int: 2, float: 3}[type(1)]",
+        "x + torch.from_numpy(numpy.ones((4, 6), int))",
+    ],
+    ids=("element type", "identity", "equality", "key", "position"),
+)
+def test_a_module_with_types_as_values_keeps_them(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"with_types_{abs(hash(body))}"
+    text = f"import numpy\nimport torch\n\ndef f(x: int | float):\n    return {body}\n"
+    (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    function = importlib.import_module("with_types").f
+    function = importlib.import_module(name).f
     assert sardonyx.convert(module_of(function), (torch.rand(4, 6),)).report.verdict.status == "proved"
 
 

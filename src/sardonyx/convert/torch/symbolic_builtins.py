@@ -31,7 +31,7 @@ def symbolic_builtins(program: torch.nn.Module) -> Iterator[None]:
     """Replace ``len``, ``float``, ``int`` and functions of ``math`` inside of the ``with`` statement.
 
     Functions of Python are replaced in the packages of a module's parts, in modules without names of their own for
-    them; ``float`` and ``int`` remain where a module takes them for element types.
+    them; ``float`` and ``int`` remain where a module has them as values.
     """
     packages = {_package(owner) for part in program.modules() for owner in (type(part), part.forward)} - _FOREIGN
     modules = [
@@ -42,7 +42,7 @@ def symbolic_builtins(program: torch.nn.Module) -> Iterator[None]:
     changed: list[tuple[dict[str, Any], str]] = []
     try:
         for module in modules:
-            functions = {"len": length} if _has_builtin_dtypes(module) else _BUILTINS
+            functions = {"len": length} if _has_types_as_values(module) else _BUILTINS
             for name in functions.keys() - vars(module).keys():
                 vars(module)[name] = functions[name]
                 changed.append((vars(module), name))
@@ -60,33 +60,74 @@ def symbolic_builtins(program: torch.nn.Module) -> Iterator[None]:
             names.pop(name, None)
 
 
-_BUILTIN_DTYPE = re.compile(r"(?:dtype\s*=|\.(?:as)?type\(|\.to\()\s*(?:int|float)\b")
+_NAME = re.compile(r"(?:int|float)\b(?![(.\w])")
+
+_BEFORE_VALUES = ("=", "(", "{", ",", " is", " is not", " in")
+"""Ends of the text before a type that may be a value."""
 
 
-def _has_builtin_dtypes(module: Any) -> bool:
-    """Return True if a source has ``int`` or ``float`` as an element type, which torch compares by identity."""
+def _may_be_value(text: str, start: int) -> bool:
+    """Return True if the name at a position may be a value; most names are annotations or arguments of isinstance."""
+    before = text[text.rfind("\n", 0, start) + 1 : start].rstrip()
+    if not before.endswith(_BEFORE_VALUES) or before.endswith(" ("):
+        return before.endswith("in (")
+    depth = 0
+    for i in range(len(before) - 1, -1, -1):
+        depth += (before[i] in ")]}") - (before[i] in "([{")
+        if depth < 0:
+            # The innermost open bracket: of ``dict[str, int]``, ``isinstance(x, int)``, or ``zeros(3, int)``.
+            is_type = before[i] == "[" and before[i - 1 : i].isidentifier()
+            return not is_type and not before[:i].endswith(_WITH_TYPES)
+    return True
+
+
+def _has_types_as_values(module: Any) -> bool:
+    """Return True if a source has ``int`` or ``float`` as a value, which others compare by identity.
+
+    Such values are element types (``dtype=int``), the types of ``type(x) is int``, and keys of tables.
+    """
     file = str(getattr(module, "__file__", None) or "")
-    return file.endswith(".py") and _has_builtin_dtypes_in(file)
+    return file.endswith(".py") and _has_types_as_values_in(file)
 
 
 @functools.cache
-def _has_builtin_dtypes_in(file: str) -> bool:
+def _has_types_as_values_in(file: str) -> bool:
     try:
         text = Path(file).read_text(encoding="utf-8")
         # Most modules have no such text, and are not parsed.
-        return bool(_BUILTIN_DTYPE.search(text)) and any(map(_has_builtin_dtype, ast.walk(ast.parse(text))))
+        is_likely = any(_may_be_value(text, match.start()) for match in _NAME.finditer(text))
+        return is_likely and _has_type_as_value(ast.parse(text))
     except (OSError, SyntaxError, UnicodeDecodeError):
         return False
 
 
-def _has_builtin_dtype(node: ast.AST) -> bool:
-    """Return True for a call with ``int`` or ``float`` as an element type."""
-    if not isinstance(node, ast.Call):
-        return False
-    values = [word.value for word in node.keywords if word.arg == "dtype"]
-    if isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "type", "astype"):
-        values += node.args
-    return any(isinstance(value, ast.Name) and value.id in ("int", "float") for value in values)
+def _has_type_as_value(tree: ast.AST) -> bool:
+    """Return True if ``int`` or ``float`` is neither called, nor an annotation, nor an argument of a known function."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Name):
+            if node.id in ("int", "float") and isinstance(node.ctx, ast.Load):
+                return True
+            continue
+        skipped: list[ast.AST | None] = []
+        if isinstance(node, ast.Call):
+            is_known = isinstance(node.func, ast.Name) and node.func.id in _WITH_TYPES
+            skipped = [*node.args] if is_known else [node.func] if isinstance(node.func, ast.Name) else []
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            skipped = [node.returns]
+        elif isinstance(node, (ast.arg, ast.AnnAssign)):
+            skipped = [node.annotation]
+        elif isinstance(node, ast.Subscript):
+            skipped = [node.slice]  # ``list[int]``, ``Optional[float]``
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            skipped = [node.left, node.right]  # ``int | float``
+        pending += [child for child in ast.iter_child_nodes(node) if child not in skipped]
+    return False
+
+
+_WITH_TYPES = ("isinstance", "issubclass", "map", "cast", "partial")
+"""Functions that the replacements suit as arguments."""
 
 
 def _package(owner: Any) -> str:
