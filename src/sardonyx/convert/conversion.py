@@ -290,8 +290,11 @@ def _judged(imported: Imported, model: ir.Model, simplified: str, seed: int) -> 
             proof = witness.judge(model)
             if proof.verdict.status != "proved":
                 model, proof, simplified = imported.model, plain, "left out: it changes an output"
-    if proof.verdict.status == "different" and imported.differs is not None:
-        imported.differs([sample.feeds for sample in witness.disagreements(imported.model)])
+    if proof.verdict.status != "proved" and imported.differs is not None:
+        is_different = proof.verdict.status == "different"
+        samples = witness.disagreements(imported.model) if is_different else witness.unsteady()
+        if samples:
+            imported.differs([sample.feeds for sample in samples])
     return model, proof, simplified
 
 

@@ -189,6 +189,15 @@ class Witness:
                 or ((fault := self._fault(runner, sample)) is not None and fault[1] > self._noise(number))
             ]
 
+    def unsteady(self) -> list[Sample]:
+        """Return the samples that the source answers differently again, if it repeats its answer to the example.
+
+        Some functions read outside of their memory at sizes that they do not check.
+        """
+        if not self.samples or not self._repeats(0):
+            return []
+        return [sample for number, sample in enumerate(self.samples) if not self._repeats(number)]
+
     def missing_evidence(self) -> str | None:
         """Return the reason why the source's answers decide nothing about any model; None if they do."""
         if self._imported.run is None:

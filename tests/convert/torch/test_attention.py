@@ -108,3 +108,19 @@ def test_other_programs_are_captured_where_torch_lacks_names_of_flexible_attenti
     importlib.import_module("torch.nn.attention.flex_attention")
     monkeypatch.delattr(importlib.import_module(f"torch.{package}.flex_attention"), name)
     assert converted(lambda x: x * 2, drawn(2, 3)).report.verdict.status == "proved"
+
+
+def test_lengths_of_cached_keys_and_values_are_one_size() -> None:
+    class Step(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = torch.nn.Linear(4, 24)
+
+        def forward(self, x: Any, keys: Any, values: Any) -> Any:
+            q, k, v = self.qkv(x).view(x.shape[0], 3, 2, 1, 4).unbind(1)
+            keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+            return torch.nn.functional.scaled_dot_product_attention(q, keys, values).flatten(1), keys, values
+
+    result = converted(Step(), drawn(1, 4), drawn(1, 2, 3, 4), drawn(1, 2, 3, 4, seed=1))
+    assert result.report.verdict.status == "proved"
+    assert {name for name, values in result.report.sizes.items() if len(values) > 1} == {"batch", "keys_2"}

@@ -201,7 +201,8 @@ def needed_ties(
 ) -> dict[str, str]:
     """Return sizes to take for equal, without which a model differs: symbols by the symbol of the first input's size.
 
-    Only first sizes that are equal in the examples are tied; none if inputs with equal ones differ too.
+    Only sizes that are equal in the examples are tied, of the same axis of several inputs: first ones, or any if these
+    do not suffice, as the lengths of cached keys and values. None are tied if inputs with equal ones differ too.
 
     Args:
         exported: The program.
@@ -209,15 +210,34 @@ def needed_ties(
         examples: The open sizes of the examples by symbol.
         differing: The inputs at which the model differs from the source.
     """
-    leading = [str(size.node.expr) for _, axis, size in _input_sizes(exported, names) if axis == 0]
-    first = [symbol for symbol in dict.fromkeys(leading) if symbol in examples]
+    by_axis: dict[int, list[str]] = {}
+    for _, axis, size in _input_sizes(exported, names):
+        symbol = str(size.node.expr)
+        if symbol in examples and symbol not in by_axis.setdefault(axis, []):
+            by_axis[axis].append(symbol)
+    pairs = {
+        axis: [(a, b) for a, b in itertools.combinations(symbols, 2) if examples[a] == examples[b]]
+        for axis, symbols in by_axis.items()
+    }
+    first = pairs.get(0, [])
+    return _ties(exported, names, first, differing) or _ties(
+        exported, names, [pair for some in pairs.values() for pair in some], differing
+    )
+
+
+def _ties(
+    exported: torch.export.ExportedProgram,
+    names: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    differing: Sequence[Mapping[str, Any]],
+) -> dict[str, str]:
+    """Return those of the pairs whose sizes differ in inputs, each second by its first; none if equal ones remain."""
     ties: dict[str, str] = {}
     for feeds in differing:
         sizes = sizes_of(exported, names, feeds)
         if sizes is None:
             return {}
-        pairs = itertools.combinations(first, 2)
-        broken = {b: a for a, b in pairs if examples[a] == examples[b] and sizes.get(a) != sizes.get(b)}
+        broken = {b: a for a, b in pairs if sizes.get(a) != sizes.get(b)}
         if not broken:
             return {}
         if not any(sizes[a] != sizes[b] for b, a in ties.items()):

@@ -112,7 +112,7 @@ def read(program: Program) -> Imported:
         notes.append(f"the model refuses sizes at which the program takes other branches; admitted are: {conditions}")
     if program.ties:
         tied = ", ".join(dict.fromkeys(free[name] for name in program.ties.values() if name in free))
-        notes.append(f"first sizes of inputs that are equal in the examples are one size of the model: {tied}")
+        notes.append(f"sizes of inputs that are equal in the examples are one size of the model: {tied}")
     if captured.reason:
         opened = "no sizes are" if captured.openness == "none" else "only first sizes are"
         notes.append(f"{opened} open: {captured.reason}")
