@@ -9,8 +9,9 @@ captured by ``torch.export`` with open sizes. A way ``to-TARGET`` (``to-tflite``
 to a target of ``convert-to`` and proves that. ``onnx-files`` are the public models beside ``SARDONYX_SUITES``.
 
 ``torch-architectures`` are networks as papers have them, ``torch-functions`` unusual combinations of torch's functions,
-``torch-difficult`` programs on storage and on data, ``torch-everyday`` programs as users write them,
-``transformers-towers`` further families and parts of models of several towers.
+``torch-difficult`` programs on storage and on data, ``torch-everyday`` programs as users write them, ``torch-methods``
+layers and algorithms of further fields, and modules by their interfaces, ``transformers-towers`` further families and
+parts of models of several towers.
 
 ``jax`` are programs of JAX and networks of Flax, ``jax-programs`` further ones and networks of equinox, haiku and
 linen, ``tabular`` are estimators, ``pipelines`` those with other options, ``tables`` those over mixed tables and of

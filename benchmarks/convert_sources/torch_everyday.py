@@ -145,24 +145,6 @@ def writes_to_views(x):  # type: ignore[no-untyped-def]
     return y, y.sum()
 
 
-@case(lambda: rand(4, 5))
-class RunningStatistics(nn.Module):
-    """Buffers that every call updates and reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(5))
-        self.register_buffer("count", torch.zeros((), dtype=torch.long))
-        self.register_buffer("history", torch.zeros(3, 5))
-
-    def forward(self, x):  # type: ignore[no-untyped-def]
-        self.count += x.shape[0]
-        self.mean.lerp_(x.mean(0), 0.1)
-        self.history = torch.roll(self.history, 1, 0)
-        self.history[0] = x[-1]
-        return (x - self.mean) / (1 + self.history.std(0)), self.count * 2
-
-
 @case(lambda: rand(4, 6), lambda: torch.tensor(3))
 class CondWithParts(nn.Module):
     """torch.cond in a loop of torch.cond, with branches of several results."""
