@@ -69,16 +69,18 @@ Builder = tuple[Callable[[], Any], Any, Any]
 """A function that returns an estimator, with rows and targets; None for estimators without targets."""
 
 
-def fitted_later(members: Mapping[str, Builder]) -> dict[str, Callable[[], tuple[Any, None]]]:
+def fitted_later(members: Mapping[str, Builder]) -> dict[str, Callable[[], tuple[Any, tuple[Any] | None]]]:
     """Return functions that fit estimators, by name."""
     return {name: (lambda parts=parts: _fitted(*parts)) for name, parts in members.items()}
 
 
-def _fitted(build: Callable[[], Any], x: Any, y: Any) -> tuple[Any, None]:
+def _fitted(build: Callable[[], Any], x: Any, y: Any) -> tuple[Any, tuple[Any] | None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         estimator = build()
-        return (estimator.fit(x) if y is None else estimator.fit(x, y)), None
+        # The types of a frame's columns, and catboost's categories, are known from example rows alone.
+        examples = (x,) if hasattr(x, "columns") else None
+        return (estimator.fit(x) if y is None else estimator.fit(x, y)), examples
 
 
 def builder(kind: Any) -> Callable[[], Any]:

@@ -125,6 +125,11 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
         lambda x: x + jax.vmap(lambda k: jax.random.uniform(k))(jax.random.split(jax.random.key(0), 5)),
         X,
     ),
+    "a print": (lambda x: (jax.debug.print("{s}", s=x.sum()), x * 2)[1], X),
+    "a print in a loop": (
+        lambda x: lax.fori_loop(0, 3, lambda i, c: (jax.debug.callback(lambda v: None, c), c * 2)[1], x),
+        X,
+    ),
     "windows of products": (
         lambda x: lax.reduce_window(x, np.float32(1), lax.mul, (1, 2, 3, 1), (1, 1, 2, 1), "SAME"),
         IMAGE,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import sardonyx
+from sardonyx.convert.tabular.city_hash import city_hash
 from sardonyx.errors import UnsupportedError
 
 RNG = np.random.default_rng(0)
@@ -17,6 +18,20 @@ X = RNG.standard_normal((80, 4))
 Y = X @ [1.0, -2.0, 0.5, 0.1] + np.sin(3 * X[:, 0])
 CLASSES = np.digitize(Y, [-1, 1])
 MARKS = np.stack([Y > 0, X[:, 0] > 0, X[:, 1] > 1], axis=1).astype(int)
+LETTERS = "".join(chr(97 + (i * 7) % 26) for i in range(130))
+HASHES = {
+    1: 3489901818,
+    3: 3737006197,
+    8: 2389139913,
+    9: 2714124570,
+    16: 3990375950,
+    17: 3001428668,
+    32: 1223678864,
+    65: 1231215894,
+    130: 4136618106,
+}
+"""Hashes of the first letters by their number."""
+
 HOLES = np.where(X > 1, np.nan, X)
 
 
@@ -78,6 +93,43 @@ def test_categories_that_catboost_knows_by_hashes_are_refused() -> None:
     model = catboost("CatBoostRegressor", cat_features=[4]).fit(table, Y)
     with pytest.raises(UnsupportedError, match="which the model knows by their hashes"):
         sardonyx.convert(model)
+
+
+CATEGORIES = np.array(["red", "blue", "a rare colour", "Łódź"], object)[(X[:, :1] * 1.5).astype(int) % 4]
+TABLE = np.hstack([X, CATEGORIES, (X[:, 1:2] // 1).astype(int).astype(object)])
+STATISTICS: dict[str, tuple[str, dict[str, Any]]] = {
+    "one column each": ("CatBoostClassifier", {"max_ctr_complexity": 1}),
+    "combinations": ("CatBoostClassifier", {"max_ctr_complexity": 4, "one_hot_max_size": 1, "depth": 6}),
+    "categories alone": ("CatBoostRegressor", {"one_hot_max_size": 30}),
+    "counts": ("CatBoostRegressor", {"simple_ctr": ["Counter:Prior=0.1"]}),
+    "means": ("CatBoostRegressor", {"simple_ctr": ["BinarizedTargetMeanValue:Prior=0.2"]}),
+    "buckets": ("CatBoostClassifier", {"simple_ctr": ["Buckets:Prior=0.5"]}),
+    "borders": ("CatBoostRegressor", {"simple_ctr": ["Borders:TargetBorderCount=3"]}),
+    "trees of one side": ("CatBoostRegressor", {"grow_policy": "Lossguide"}),
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_statistics_of_categories_are_looked_up(name: str) -> None:
+    kind, options = STATISTICS[name]
+    package = pytest.importorskip("catboost", reason="catboost is not installed")
+    settings = {"iterations": 12, "depth": 3, "verbose": 0, "allow_writing_files": False, **options}
+    model = getattr(package, kind)(cat_features=[4, 5], **settings)
+    target = CATEGORIES[:, 0] if kind.endswith("Classifier") else Y + 3 * (CATEGORIES[:, 0] == "red")
+    report = sardonyx.convert(model.fit(TABLE, target), TABLE).report
+    assert report.verdict.status == "proved", report.verdict.reason
+
+
+def test_categories_that_the_example_rows_lack_are_counted() -> None:
+    model = catboost("CatBoostRegressor", cat_features=[4, 5]).fit(TABLE, CATEGORIES[:, 0] == "red")
+    with pytest.raises(UnsupportedError, match="categories or combinations that the example rows lack"):
+        sardonyx.convert(model, TABLE[:3])
+
+
+def test_the_hash_of_categories_is_that_of_catboost() -> None:
+    # Written by catboost 1.2.10 for a feature of one text of this length.
+    for length, expected in HASHES.items():
+        assert city_hash(LETTERS[:length].encode()) & 0xFFFFFFFF == expected
 
 
 def test_categories_of_a_frame_are_texts() -> None:

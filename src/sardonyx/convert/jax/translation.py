@@ -21,6 +21,9 @@ RULES: dict[str, Rule] = {}
 COMPLEX_RULES: dict[str, Rule] = {}
 """Translations of primitives with pairs: complex numbers, and keys of random numbers, on a last axis."""
 
+_PRINTED = frozenset(("debug_print", "debug_callback"))
+"""Primitives without results that print; a model prints nothing."""
+
 INLINED = frozenset(
     (
         "jit",
@@ -215,6 +218,9 @@ class Context(GraphBuilder):
             self.depth -= 1
             return results
         where = source_line(equation)
+        if name in _PRINTED:
+            self.calls.append(Call(name, "removed", where))
+            return []
         atoms = (*equation.invars, *equation.outvars)
         has_complex = any(map(is_complex, atoms))
         translation = (COMPLEX_RULES if any(map(is_pair, atoms)) else RULES).get(name)

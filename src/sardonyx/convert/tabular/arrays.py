@@ -7,7 +7,7 @@ the estimators' own sources, and functions of users (``FunctionTransformer``) ar
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,7 @@ class Array(NDArrayOperatorsMixin):
         value: The value; an assignment to elements replaces the value.
         dtype: Element type of numpy.
         names: Names of columns, if the array has the place of a data frame.
+        known: Categories by column, from example rows, of the model's input.
     """
 
     __hash__ = object.__hash__
@@ -105,6 +106,7 @@ class Array(NDArrayOperatorsMixin):
         self.value = value
         self.dtype = np.dtype(dtype)
         self.names: Sequence[str] = ()
+        self.known: Mapping[int, Sequence[Any]] = {}
         self._owner: _Owner | None = None
         self._views: list[weakref.ref[Array]] = []
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.convert.tabular.arrays import Array, concatenated, sigmoid, softmax, where
+from sardonyx.convert.tabular.catboost_categories import Splits, known_values
 from sardonyx.convert.tabular.categories import coded_matrix
 from sardonyx.convert.tabular.linear import two_columns
 from sardonyx.convert.tabular.methods import labels, method, number_matrix
@@ -256,23 +257,13 @@ def _catboost_model(estimator: Any) -> dict[str, Any]:
 def _catboost_raw(estimator: Any, x: Any) -> Array:
     """Return raw predictions [rows, outputs]; a leaf's number in a symmetric tree is its conditions' bits."""
     model = _catboost_model(estimator)
-    if any(model["features_info"].get(f"{kind}_features") for kind in ("categorical", "text", "embedding")):
-        raise UnsupportedError(
-            "categorical, text or embedding features, which the model knows by their hashes",
-            where=type(estimator).__name__,
-            remedy="Encode them ahead of the model, for example by OneHotEncoder or TargetEncoder.",
-        )
-    index = {int(f["feature_index"]): int(f["flat_feature_index"]) for f in model["features_info"]["float_features"]}
-    nan_true = {
-        int(f["feature_index"]): f.get("nan_value_treatment") == "AsTrue"
-        for f in model["features_info"]["float_features"]
-    }
+    splits = Splits(model, x, known_values(x), type(estimator).__name__)
     scale, bias = model["scale_and_bias"]
     bias = np.asarray(bias, np.float64).reshape(-1)
     total: Any = None
-    features = number_matrix(x).cast(np.float32)
+    features = splits.features
     if "trees" in model:
-        parts = [_catboost_tree(tree, index, nan_true) for tree in model["trees"]]
+        parts = [_catboost_tree(tree, splits) for tree in model["trees"]]
         count = parts[0].values.shape[1]
         trees = [replace(tree, values=tree.values[:, target]) for tree in parts for target in range(count)]
         raw = ensemble(features.cast(np.float64), trees, list(range(count)) * len(parts), count)
@@ -280,22 +271,21 @@ def _catboost_raw(estimator: Any, x: Any) -> Array:
     for tree in model["oblivious_trees"]:
         outputs = len(tree["leaf_values"]) // len(tree["leaf_weights"] or [1] * (1 << len(tree["splits"] or [])))
         table = np.asarray(tree["leaf_values"], np.float64).reshape(-1, outputs)
-        splits = tree["splits"] or []
-        if not splits:
-            part = features.columns([0]).cast(np.float64) * 0.0 + table[0]
+        conditions = [splits.locate(split) for split in tree["splits"] or []]
+        if not conditions:
+            part = np.zeros_like(features.columns([0]), np.float64) + table[0]
         else:
-            columns = features.columns([index[int(s["float_feature_index"])] for s in splits])
-            borders = np.array([s["border"] for s in splits], np.float32)
-            bits = columns > borders
-            treatment = np.array([nan_true[int(s["float_feature_index"])] for s in splits])
+            columns = features.columns([position for position, _, _ in conditions])
+            bits = columns > np.array([border for _, border, _ in conditions], np.float32)
+            treatment = np.array([holds for _, _, holds in conditions])
             bits = bits | (np.isnan(columns) & treatment) if treatment.any() else bits
-            number = (bits.cast(np.int64) * (1 << np.arange(len(splits), dtype=np.int64))).sum(1)
+            number = (bits.cast(np.int64) * (1 << np.arange(len(conditions), dtype=np.int64))).sum(1)
             part = number.constant(table, np.float64).rows(number)
         total = part if total is None else total + part
     return total * float(scale) + bias
 
 
-def _catboost_tree(root: dict[str, Any], index: dict[int, int], nan_true: dict[int, bool]) -> Tree:
+def _catboost_tree(root: dict[str, Any], splits: Splits) -> Tree:
     """Return a tree of any shape; a feature above its border goes right."""
     columns: dict[str, list[Any]] = {name: [] for name in ("feature", "threshold", "left", "right", "missing")}
     values: list[list[float]] = []
@@ -304,10 +294,10 @@ def _catboost_tree(root: dict[str, Any], index: dict[int, int], nan_true: dict[i
         node, parent, side = pending.pop()
         if "split" in node:
             target = len(columns["feature"])
-            number = int(node["split"]["float_feature_index"])
-            columns["feature"].append(index[number])
-            columns["threshold"].append(float(np.float32(node["split"]["border"])))
-            columns["missing"].append(not nan_true[number])
+            position, border, holds_for_missing = splits.locate(node["split"])
+            columns["feature"].append(position)
+            columns["threshold"].append(float(np.float32(border)))
+            columns["missing"].append(not holds_for_missing)
             columns["left"].append(0)
             columns["right"].append(0)
             pending += [(node["right"], target, "right"), (node["left"], target, "left")]

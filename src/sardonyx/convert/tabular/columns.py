@@ -33,6 +33,7 @@ class Columns:
         number: The element type of numbers.
         categories: The categories of columns of a data frame of pandas' type `category`.
         missing: Missing values of columns of texts by the texts that stand for them: ``nan`` and ``None``.
+        known: Categories of columns that catboost knows by their hashes, from example rows.
     """
 
     kinds: tuple[str, ...]
@@ -41,6 +42,7 @@ class Columns:
     number: npt.DTypeLike = np.float64
     categories: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     missing: Mapping[str, Any] = field(default_factory=dict)
+    known: Mapping[int, Sequence[Any]] = field(default_factory=dict)
 
     @property
     def is_mixed(self) -> bool:
@@ -85,9 +87,12 @@ class Columns:
         if self.missing:
             pairs = zip(arrays, self.kinds, strict=False)
             arrays = [self._source_values(array) if kind == TEXT else array for array, kind in pairs]
-        if not self.is_mixed:
+        if not self.is_mixed and not self.known:
             return self._named(arrays[0]) if self.names and not self.is_vector else arrays[0]
         matrix = np.concatenate([array.astype(object) for array in arrays], axis=1)
+        for i in self.known:
+            if self.kinds[i] == NUMBER:
+                matrix[:, i] = [int(value) for value in matrix[:, i]]
         return self._named(matrix)
 
     def _named(self, matrix: Any) -> Any:
@@ -97,10 +102,10 @@ class Columns:
 
         # Columns of texts stay objects: in pandas' own type for texts, every missing value is NaN.
         frame = pandas.DataFrame(matrix, columns=list(self.names), dtype=matrix.dtype)
-        if self.is_mixed:
-            for name, kind in zip(self.names, self.kinds, strict=True):
+        if self.is_mixed or self.known:
+            for i, (name, kind) in enumerate(zip(self.names, self.kinds, strict=True)):
                 if kind == NUMBER:
-                    frame[name] = frame[name].astype(self.number)
+                    frame[name] = frame[name].astype(np.int64 if i in self.known else self.number)
         for i, categories in self.categories.items():
             values = frame[self.names[i]]
             known = values.where(values.isin(list(categories)), None)
@@ -128,7 +133,8 @@ def columns_of(estimator: Any, example: Any) -> Columns:
     if len(names) <= max(categories, default=-1):
         categories = {}
     if example is not None:
-        return replace(_columns_of_example(example, names), categories=categories, missing=missing)
+        columns = _columns_of_example(example, names)
+        return replace(columns, categories=categories, missing=missing, known=_known(estimator, example, columns))
     kinds, is_vector = _kinds(estimator)
     if not kinds:
         raise OptionError(
@@ -137,6 +143,17 @@ def columns_of(estimator: Any, example: Any) -> Columns:
             remedy="Fit the estimator, or give example rows.",
         )
     return Columns(tuple(kinds), () if is_vector else names, is_vector, categories=categories, missing=missing)
+
+
+def _known(estimator: Any, example: Any, columns: Columns) -> dict[int, list[Any]]:
+    """Return the categories of example rows in columns that catboost knows by their hashes."""
+    if type(estimator).__module__.partition(".")[0] != "catboost":
+        return {}
+    result = {}
+    for i in estimator.get_cat_feature_indices():
+        values = _column(example, i)
+        result[i] = sorted({str(v) for v in values} if columns.kinds[i] == TEXT else {int(v) for v in values})
+    return result
 
 
 def missing_texts(estimator: Any) -> dict[str, Any]:
@@ -276,7 +293,9 @@ def examples(estimator: Any, columns: Columns) -> Sequence[Mapping[str, Any]]:
     for number, rows in enumerate(_ROWS):
         table = np.empty((rows, len(columns.kinds)), object)
         for i, kind in enumerate(columns.kinds):
-            if kind == TEXT:
+            if i in columns.known:
+                table[:, i] = generator.choice(np.array(columns.known[i], object), rows)
+            elif kind == TEXT:
                 words = known or _WORDS
                 length = 6 if columns.is_vector and any(hasattr(p, "vocabulary_") for p in parts_of(estimator)) else 1
                 table[:, i] = [" ".join(generator.choice(words, length)) for _ in range(rows)]

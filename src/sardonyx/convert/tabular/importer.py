@@ -213,8 +213,10 @@ def _inputs(builder: GraphBuilder, columns: Columns) -> tuple[list[ir.Value], An
         values.append(ir.Value(name=builder.names.fresh(name), shape=ir.Shape(sizes), type=ir.TensorType(element)))
         arrays.append(Array(builder, values[-1], object if kind == TEXT else columns.number))
     if columns.is_mixed:
-        return values, Table(arrays, [1] * len(arrays), columns.names)
-    arrays[0].names = columns.names
+        table = Table(arrays, [1] * len(arrays), columns.names)
+        table.known = columns.known
+        return values, table
+    arrays[0].names, arrays[0].known = columns.names, columns.known
     return values, arrays[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,14 @@ class Table:
         parts: Matrices [rows, columns], in order.
         widths: Number of columns of each part.
         names: Names of all columns, if there are any.
+        known: Categories by column, from example rows, of the model's input.
     """
 
     def __init__(self, parts: Sequence[Array], widths: Sequence[int], names: Sequence[str] = ()) -> None:
         self.parts = list(parts)
         self.widths = list(widths)
         self.names = list(names)
+        self.known: Mapping[int, Sequence[Any]] = {}
 
     def select(self, indices: Sequence[int]) -> Table | Array:
         """Return columns by index; one matrix if they have one element type."""
