@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.convert.tflite import translate
+from sardonyx.convert.tflite import schema, translate
 from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, UnsupportedError
 from tests.convert.tflite.tflite_files import File, answers, convolution, quantized
 
@@ -308,4 +308,25 @@ def test_variables_of_a_small_file_are_bounded_together() -> None:
         total = following
     main.inputs, main.outputs = [x], [total]
     with pytest.raises(InvalidModelError, match="elements of variables and sparse constants"):
+        translate(file.data()).model()
+
+
+@pytest.mark.parametrize(
+    ("operator", "fields"),
+    [
+        ("REAL", {"type": schema.ELEMENT_TYPES.index("COMPLEX64")}),
+        (
+            "EXP",
+            {"type": schema.ELEMENT_TYPES.index("FLOAT64"), "sparsity": {"traversal_order": [0], "dim_metadata": [{}]}},
+        ),
+    ],
+    ids=["complex numbers", "sparse elements"],
+)
+def test_constants_of_the_wrong_length_are_named(operator: str, fields: dict[str, Any]) -> None:
+    file = File()
+    main = file.subgraph()
+    y = main.tensor([3])
+    main.operator(operator, [main.constant(np.zeros(3, np.float32), **fields)], [y])
+    main.outputs = [y]
+    with pytest.raises(ModelFileError, match=r"has 12 bytes, expected"):
         translate(file.data()).model()

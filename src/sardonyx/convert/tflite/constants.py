@@ -78,13 +78,14 @@ def constant_array(tensor: TensorRecord, where: str) -> npt.NDArray[Any]:
             return signed.astype(ml_dtypes.int4).reshape(tensor.shape)
         return nibbles.astype(ml_dtypes.uint4).reshape(tensor.shape)
     dtype = element.numpy()
-    if tensor.type.startswith("COMPLEX"):
-        return np.frombuffer(tensor.data, dtype).reshape(*tensor.shape, 2)
-    if tensor.sparsity is not None:
+    shape = (*tensor.shape, 2) if tensor.type.startswith("COMPLEX") else tensor.shape
+    if tensor.sparsity is not None and shape == tensor.shape:
+        if len(tensor.data) % dtype.itemsize:
+            raise _size_error(tensor, len(tensor.data) // dtype.itemsize * dtype.itemsize, where)
         return _dense(np.frombuffer(tensor.data, dtype), tensor, where)
-    if len(tensor.data) != count * dtype.itemsize:
-        raise _size_error(tensor, count * dtype.itemsize, where)
-    return np.frombuffer(tensor.data, dtype).reshape(tensor.shape)
+    if len(tensor.data) != math.prod(shape) * dtype.itemsize:
+        raise _size_error(tensor, math.prod(shape) * dtype.itemsize, where)
+    return np.frombuffer(tensor.data, dtype).reshape(shape)
 
 
 def _size_error(tensor: TensorRecord, expected: int, where: str) -> ModelFileError:
