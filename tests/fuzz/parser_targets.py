@@ -306,7 +306,11 @@ class Targets:
         config = self._folder / "model" / "config.pbtxt"
         config.parent.mkdir()
         self._add(
-            "config.pbtxt", self._from_file(lambda path: read_config(path, "model"), config), CONFIG, SMALL_CONFIG
+            "config.pbtxt",
+            self._from_file(lambda path: read_config(path, "model"), config),
+            CONFIG,
+            SMALL_CONFIG,
+            ENSEMBLE,
         )
         settings = self._folder / "repository" / "model" / "model-settings.json"
         settings.parent.mkdir(parents=True)
@@ -464,6 +468,13 @@ def _safetensors(head: object) -> bytes:
     text = _compact(head)
     return struct.pack("<Q", len(text)) + text + bytes(8)
 
+
+ENSEMBLE = b"""
+name: "model" platform: "ensemble" max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ensemble_scheduling { max_inflight_requests: 3
+    step { model_name: "a" model_version: -1 input_map { key: "i" value: "x" } output_map { key: "o" value: "m" } }
+    step { model_name: "b" model_version: 2 input_map { key: "i" value: "m" } output_map { key: "o" value: "y" } } }
+"""
 
 SMALL_CONFIG = b'name: "model" max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }'
 CONFIG = b"""

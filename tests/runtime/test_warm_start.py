@@ -93,3 +93,9 @@ def test_a_cold_start_imports_the_compiler(model: Path, tmp_path: Path) -> None:
 def test_element_types_are_those_of_onnx_ir(first: str) -> None:
     source = f"import {first}, onnx_ir, sardonyx.core.ir.types as t; assert t.DataType is onnx_ir.DataType"
     subprocess.run([sys.executable, "-c", source], check=True)
+
+
+def test_a_server_is_imported_without_onnx() -> None:
+    pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
+    script = "import sys, sardonyx.serve.server; assert not {'onnx', 'onnx_ir', 'llvmlite.binding'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.compiler.llvm.elf_loader import Code, MappedCode, is_linked, linked
-from sardonyx.compiler.llvm.object_code import LoadedCode, compiled
+from sardonyx.compiler.llvm.elf_loader import Code, MappedCode, is_linked, linked, loaded
+from sardonyx.compiler.llvm.object_code import CodeGenerationError, LoadedCode, compiled
 from sardonyx.compiler.target.description import NAMED, host
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="pieces are linked for x86-64")
@@ -91,6 +91,16 @@ def test_other_object_code_is_left_to_llvm() -> None:
     assert linked(writable) == Code(writable)
     assert linked([]) == Code([])
     assert not is_linked(linked(arm))
+
+
+def test_a_program_without_code_needs_no_llvm() -> None:
+    script = (
+        "import sys; from sardonyx.compiler.llvm.elf_loader import Code, loaded; loaded(Code([]), None);"
+        " assert not {'llvmlite.binding', 'onnx'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    with pytest.raises(CodeGenerationError, match="one"):
+        loaded(Code([]), host()).address("one")
 
 
 APART = """

@@ -12,7 +12,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -263,11 +263,14 @@ class LoadedCode:
     """Object code in memory, callable while this object lives.
 
     Args:
-        objects: Object code, one or more; functions of one may call functions of another.
+        objects: Object code; functions of one may call functions of another. Without any, LLVM is not loaded.
         target: The target of the code.
     """
 
-    def __init__(self, objects: Iterable[bytes], target: Target) -> None:
+    def __init__(self, objects: Sequence[bytes], target: Target) -> None:
+        self._engine: Any = None
+        if not objects:
+            return
         import llvmlite.binding as llvm
 
         with _lock:
@@ -286,7 +289,7 @@ class LoadedCode:
             CodeGenerationError: Unknown name.
         """
         with _lock:
-            address = int(self._engine.get_function_address(name))
+            address = 0 if self._engine is None else int(self._engine.get_function_address(name))
         if not address:
             raise CodeGenerationError(f"unknown compiled function {name}.")
         return address

@@ -18,7 +18,6 @@ import numpy as np
 
 from sardonyx import __version__
 from sardonyx.errors import OptionError, RequestError, SardonyxError, UnsupportedError
-from sardonyx.model.save import to_proto
 from sardonyx.runtime.session import Session
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.host import AnyEndpoint, Host
@@ -600,6 +599,9 @@ class Service:
 
 def _state(model: Served) -> State:
     """Return the state of a version for another worker; the model itself if it was edited or loaded again."""
+    # Imported late: a start does without onnx.
+    from sardonyx.model.save import to_proto
+
     if not isinstance(model, ServedModel):
         return State(model.name, model.version, -1, b"")
     snapshot = model.session.snapshot()
