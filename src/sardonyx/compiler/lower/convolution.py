@@ -143,16 +143,17 @@ class ImageKernel:
         assert isinstance(choice.problem, ConvolutionProblem)
         if schedule.algorithm == "depthwise" and choice.problem.dot_width > 1:
             stride = windows.strides[-1]
-            bytes_packing = DepthwiseBytePacking(conv.weights, self.target, stride, conv.shift, dtype)
-            weights = Prepared(conv.weights, f"{form} words of {dtype} less {conv.shift} by {stride}", bytes_packing)
+            bytes_packing = DepthwiseBytePacking(conv.weights, self.target, windows.sizes, stride, conv.shift, dtype)
+            key = f"{form} {windows.sizes} words of {dtype} less {conv.shift} by {stride}"
+            weights = Prepared(conv.weights, key, bytes_packing)
             items = depthwise_bytes(
                 kernel, x=image, weights=w.pointer(weights), batch=shape[0], windows=windows, out=out_sizes,
                 outputs=schedule.outputs, shift=conv.shift, epilogue=epilogue,
             )  # fmt: skip
         elif schedule.algorithm == "depthwise":
-            packing = DepthwisePacking(conv.weights, self.target, conv.shift)
+            packing = DepthwisePacking(conv.weights, self.target, windows.sizes, conv.shift)
             moves = conv.shift == 0
-            weights = Prepared(conv.weights, f"{form} less {conv.shift}", packing, moves)
+            weights = Prepared(conv.weights, f"{form} {windows.sizes} less {conv.shift}", packing, moves)
             items = depthwise(
                 kernel,
                 x=image,

@@ -101,15 +101,24 @@ class FilterPacking:
 
 @dataclass(frozen=True)
 class DepthwisePacking:
-    """Weights of a depthwise convolution of an image less ``shift``."""
+    """Weights of a depthwise convolution of an image less ``shift``.
+
+    Attributes:
+        weights: The weights.
+        target: The processor.
+        window: Taps along the axes along which the kernel moves.
+        shift: Integer that is subtracted from each integer of the image.
+    """
 
     weights: Value
     target: Target
+    window: tuple[int, ...]
     shift: int = 0
 
     def __call__(self, read: Read) -> np.ndarray:
         """Return the packed weights."""
-        return pack_depthwise_weights(read(self.weights), self.target, self.shift)
+        weights = read(self.weights)
+        return pack_depthwise_weights(weights.reshape(*weights.shape[:3], *self.window), self.target, self.shift)
 
 
 @dataclass(frozen=True)
@@ -119,6 +128,7 @@ class DepthwiseBytePacking:
     Attributes:
         weights: The weights.
         target: The processor.
+        window: Taps along the axes along which the kernel moves.
         stride: Inputs from output to output of a row.
         shift: Integer that is subtracted from each code of the image.
         dtype: The element type of the image.
@@ -126,13 +136,16 @@ class DepthwiseBytePacking:
 
     weights: Value
     target: Target
+    window: tuple[int, ...]
     stride: int
     shift: int
     dtype: DType
 
     def __call__(self, read: Read) -> np.ndarray:
         """Return the packed weights."""
-        return pack_byte_weights(read(self.weights), self.target, self.stride, self.shift, self.dtype)
+        weights = read(self.weights)
+        rows = weights.reshape(*weights.shape[:3], *self.window)
+        return pack_byte_weights(rows, self.target, self.stride, self.shift, self.dtype)
 
 
 @dataclass(frozen=True)
