@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,16 @@ def test_a_case_is_accepted_or_refused(case: Case, way: str, material: Material,
 def test_a_signature_by_a_key_is_not_one_by_a_certificate(material: Material, tmp_path: Path) -> None:
     write_files(tmp_path / "model")
     sign(tmp_path / "model", key=material.key)
-    with pytest.raises(SignatureError):
+    with pytest.raises(SignatureError, match="with a chain of certificates, got one with a public key"):
         verify(tmp_path / "model", certificates=[material.root])
-    sign(tmp_path / "model", key=material.key, certificate=material.certificate)
-    with pytest.raises(SignatureError):
+    signature = sign(tmp_path / "model", key=material.key, certificate=material.certificate)
+    with pytest.raises(SignatureError, match="with a public key, got one with a chain of certificates"):
         verify(tmp_path / "model", public_key=material.other_public)
+    bundle = json.loads(signature.read_text())
+    for other, reason in (({"certificate": {}}, "a certificate of Sigstore"), ({}, "nothing"), (None, "nothing")):
+        signature.write_text(json.dumps({**bundle, "verificationMaterial": other}))
+        with pytest.raises(SignatureError, match=f"got one with {reason}"):
+            verify(tmp_path / "model", public_key=material.public)
 
 
 def test_a_key_that_does_not_fit_its_certificate_is_refused(material: Material, tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ def verify_files(source: Path, signature: Path, verifier: Verifier) -> tuple[Pat
     if verifier.public_key is not None:
         _require_key(verifier.public_key, "PUBLIC KEY", "public")
     names = _signed_names(signature)
+    _require_material(signature, "publicKey" if verifier.public_key is not None else "x509CertificateChain")
     # A signature of a single file names it by a point: it is the file itself.
     root = source if source.is_dir() or names == ["."] else source.parent
     config = verifying.Config()
@@ -226,6 +227,26 @@ def _require_key(path: Path, label: str, kind: str) -> None:
         raise SignatureError(
             f"expected a {kind} key (PEM).", where=str(path), remedy="Make a pair: sardonyx keygen --kind ecdsa."
         )
+
+
+_MATERIAL = {
+    "publicKey": "a public key",
+    "x509CertificateChain": "a chain of certificates",
+    "certificate": "a certificate of Sigstore",
+}
+"""Forms of verification material, by the field of a signature."""
+
+
+def _require_material(signature: Path, expected: str) -> None:
+    """Refuse a signature whose verification material is of another form than the verifier."""
+    material = json.loads(signature.read_bytes()).get("verificationMaterial")
+    known = [name for name in _MATERIAL if isinstance(material, dict) and name in material]
+    if expected not in known:
+        actual = _MATERIAL[known[0]] if known else "nothing that it could be verified by"
+        raise SignatureMismatchError(
+            f"expected a signature with {_MATERIAL[expected]}, got one with {actual}.", where=str(signature),
+            remedy="Verify it with the key, or the root certificate, of its author.",
+        )  # fmt: skip
 
 
 def _reason(error: Exception, source: Path) -> str:
