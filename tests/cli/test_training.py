@@ -66,6 +66,24 @@ def test_scores_of_sequences_name_their_axis_of_classes(folder: Path, capsys: py
     )
 
 
+def test_adapters_merge_into_their_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["finetune", "@model.onnx", "--lora", "2", "--data", "@train.npz", "-o", "@l.onnx", "--adapter", "@a.st"]
+    assert run(folder, *words) == 0
+    assert run(folder, "merge", "@model.onnx", "--adapter", "@a.st", "-o", "@m.onnx") == 0
+    assert run(folder, "merge", "@model.onnx", "--adapter", "@a.st", "--share", "0", "-o", "@n.onnx") == 0
+    names = ("l.onnx", "m.onnx", "model.onnx", "n.onnx")
+    weights = [
+        np.concatenate([onnx.numpy_helper.to_array(w).ravel() for w in onnx.load(folder / name).graph.initializer])
+        for name in names
+    ]
+    np.testing.assert_array_equal(weights[1], weights[0])
+    np.testing.assert_array_equal(weights[3], weights[2])
+    assert not np.array_equal(weights[0], weights[2])
+    assert run(folder, "merge", "@model.onnx", "@l.onnx", "--adapter", "@a.st", "-o", "@x.onnx") == 2
+    assert run(folder, "merge", "@model.onnx", "--adapter", "@train.npz", "-o", "@x.onnx") != 0
+    assert "expected an adapter of Sardonyx" in capsys.readouterr().err
+
+
 def test_finetune_distill_and_gradient_write_models(folder: Path) -> None:
     data = ["--data", "@train.npz"]
     assert run(folder, "finetune", "@model.onnx", "--lora", "2", *data, "-o", "@l.onnx", "--adapter", "@a.st") == 0

@@ -202,6 +202,7 @@ def test_rows_are_logged_to_mlflow_and_tensorboard(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     board, flow = types.ModuleType("tensorboardX"), types.ModuleType("mlflow")
     board.SummaryWriter = Writer  # type: ignore[attr-defined]
+    flow.active_run = lambda: object()  # type: ignore[attr-defined]
     flow.log_metrics = lambda row, step: rows.extend((f"mlflow {name}", value, step) for name, value in row.items())  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorboardX", board)
     monkeypatch.setitem(sys.modules, "mlflow", flow)
@@ -283,6 +284,49 @@ def test_rows_of_a_loader_of_torch_are_read_back_by_tensorboard_and_mlflow(
     logged = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
     np.testing.assert_allclose([one.value for one in logged], history["loss"])
     assert [one.step for one in logged] == [3, 6, 9]
+    train.Trainer(classifier(), "cross-entropy").fit(loader, epochs=2, callbacks=[train.MLflow()], progress=False)
+    assert mlflow.active_run() is None  # A run that nobody ends would take the rows of the next training too.
+    (own,) = [one for one in mlflow.search_runs(output_format="list") if one.info.run_id != run.info.run_id]
+    assert own.info.status == "FINISHED"
+    assert len(mlflow.MlflowClient().get_metric_history(own.info.run_id, "loss")) == 2
+
+
+def test_rows_outside_of_a_run_of_mlflow_belong_to_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    import types
+
+    events: list[object] = []
+
+    class Run:
+        info = types.SimpleNamespace(run_id="own")
+
+        def __enter__(self) -> Run:
+            events.append("begin")
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            events.append("end")
+
+    flow = types.ModuleType("mlflow")
+    flow.active_run = lambda: None  # type: ignore[attr-defined]
+    flow.start_run = lambda run_id: events.append(run_id) or Run()  # type: ignore[attr-defined]
+    flow.log_metrics = lambda row, step: events.append(step)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mlflow", flow)
+    trainer = train.Trainer(regression(), "mse", train.SGD(0.1))
+    trainer.fit(points(64), epochs=2, callbacks=[train.MLflow()], progress=False)
+    assert events == [None, "begin", 2, "end", "own", "begin", 4, "end"]
+
+
+def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "a.npy", images(1)["image"][0])
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
+    with pytest.raises(OptionError, match=r"expected 3 folders, one for each class of the model, got 2.*--classes 2"):
+        trainer.fit(tmp_path, epochs=1, progress=False)
+    with pytest.raises(OptionError, match="expected 3 folders"):
+        trainer.evaluate(tmp_path)
+    (tmp_path / "bird").mkdir()  # A class without samples.
+    assert len(trainer.fit(tmp_path, epochs=1, progress=False)["loss"]) == 1
 
 
 def test_a_model_as_loss_that_reads_no_output_is_refused_by_its_inputs() -> None:

@@ -16,6 +16,7 @@ EXAMPLE = "sardonyx finetune model.onnx --lora 8 --data labeled.npz --epochs 3 -
 OPTIONS_OF_PARAMETERS = {
     **training.OPTIONS_OF_PARAMETERS,
     **training.OPTIONS_OF_LOSSES,
+    "dropout": "--lora-dropout",
 }
 
 
@@ -32,6 +33,9 @@ def command(
     ] = None,
     dora: Annotated[bool, typer.Option("--dora", help="Train the lengths of output channels apart.")] = False,
     rslora: Annotated[bool, typer.Option("--rslora", help="Divide the scale by the root of the rank.")] = False,
+    dropout: Annotated[
+        float, typer.Option("--lora-dropout", help="Share of the inputs of adapters that a step leaves out.")
+    ] = 0.0,
     targets: Annotated[
         list[str] | None, typer.Option(help="Weights to adapt: names or patterns (repeatable).", show_default=False)
     ] = None,
@@ -53,7 +57,7 @@ def command(
 
     source = load(model)
     loss = training.make_loss(loss_options, data, source)
-    lora = LoRA(rank, alpha, tuple(names_in(targets)) or "*", dora, rslora)
+    lora = LoRA(rank, alpha, tuple(names_in(targets)) or "*", dora, rslora, dropout)
     whole = names_in(trainable) or "*"
     training.run_training(
         lambda **options: Trainer(source, loss, batch_norm="frozen", lora=lora, trainable=whole, **options),

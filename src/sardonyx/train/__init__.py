@@ -24,7 +24,7 @@ _NAMES = {
         "RMSprop",
     ],
     "sardonyx.train.trainable.parameters": ["Parameter", "find_parameters", "select_parameters"],
-    "sardonyx.train.trainable.peft_files": ["read_peft", "write_peft"],
+    "sardonyx.train.trainable.peft_files": ["read_adapter", "read_peft", "write_peft"],
     "sardonyx.train.ort_artifacts": ["generate_artifacts"],
     "sardonyx.train.step.privacy": ["Privacy"],
     "sardonyx.train.trainable.refolding": ["restore_batch_norm"],

@@ -11,6 +11,7 @@ import pytest
 
 import sardonyx
 from sardonyx import train
+from sardonyx.errors import OptionError
 from sardonyx.train import LoRA
 
 SHAPES = {
@@ -90,3 +91,35 @@ def test_adapters_of_large_layers_need_less_memory_than_the_weights() -> None:
     batch = {"x": np.ones((4, 512), np.float32), "labels": np.zeros((4, 512), np.float32)}
     planned = train.Trainer(model, "mse", train.SGD(0.1), lora=LoRA(4)).planned_bytes(batch)
     assert planned is not None and planned < 512 * 512 * 4
+
+
+def test_dropout_leaves_inputs_of_adapters_out_of_steps_alone() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> net (float[N, 24] x) => (float[N, 5] y) { y = MatMul(x, w) }"""
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    weight = rng.standard_normal((24, 5)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    batch = {"x": rng.standard_normal((1, 24)).astype(np.float32), "labels": np.zeros((1, 5), np.float32)}
+    trainer = train.Trainer(model, "mse", train.SGD(0.05), lora=LoRA(2, dropout=0.5))
+    again = train.Trainer(model, "mse", train.SGD(0.05), lora=LoRA(2, dropout=0.5))
+    trainer.step(batch)
+    before = trainer.state()["parameter:w.lora_a"]
+    trainer.step(batch)
+    change = (trainer.state()["parameter:w.lora_a"] - before) / batch["x"].T
+    is_seen = np.abs(change).max(1) > 0
+    assert 4 < is_seen.sum() < 20  # Of 24 inputs.
+    np.testing.assert_allclose(change[is_seen], np.broadcast_to(change[is_seen][:1], (is_seen.sum(), 2)), rtol=2e-2)
+    again.step(batch)
+    again.step(batch)
+    np.testing.assert_array_equal(again.state()["parameter:w.lora_a"], trainer.state()["parameter:w.lora_a"])
+    answer = trainer.forward({"x": batch["x"]})["y"]
+    np.testing.assert_allclose(answer, batch["x"] @ trainer.adapter().weights(model)["w"], rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_is_refused_where_the_adapter_is_added_to_the_weight() -> None:
+    with pytest.raises(OptionError, match=r"dropout, grouped: .*sum of weight and adapter"):
+        train.Trainer(layers(), "mse", train.SGD(0.3), lora=LoRA(1, dropout=0.1))
+    targets = tuple(name for name in SHAPES if name != "grouped")
+    trainer = train.Trainer(layers(), "mse", train.SGD(0.3), lora=LoRA(1, targets=targets, dropout=0.1))
+    assert np.isfinite([trainer.step(batch_of(4)) for _ in range(3)]).all()
+    with pytest.raises(OptionError, match="DoRA adds the adapter to the weight"):
+        LoRA(1, dora=True, dropout=0.1)

@@ -165,3 +165,50 @@ def test_weights_trained_whole_are_part_of_the_adapter(tmp_path: Path) -> None:
     live.activate({"one": 0.5})
     live.activate([])
     np.testing.assert_array_equal(session.run(None, feeds)[0], before)
+
+
+def test_modules_of_anonymous_weights_are_those_of_scopes_in_metadata(tmp_path: Path) -> None:
+    model = network()
+    for tensor in model.graph.initializer:
+        if tensor.name.endswith(".weight"):
+            tensor.name = f"wrapped.{tensor.name}"
+    for node in model.graph.node:
+        for i, name in enumerate(node.input):
+            if name.endswith(".weight"):
+                node.input[i] = f"wrapped.{name}"
+        if "onnx::MatMul_7" in node.input:
+            node.name = "node_linear_1"
+            scopes = ["", "wrapped", "wrapped.body", "wrapped.body.square", "linear"]
+            node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(scopes))
+    unwrapped = network()
+    unwrapped.graph.node[1].name = "/body/square/MatMul"
+    plain = train.read_peft(write(tmp_path / "a", peft_tensors()), unwrapped)
+    adapter = train.read_peft(write(tmp_path / "a", peft_tensors()), model)
+    feeds = {"tokens": np.array([[0, 1, 2, 3, 4]])}
+    answers = [sardonyx.Session(one).run(None, feeds)[0] for one in (plain.merge(unwrapped), adapter.merge(model))]
+    np.testing.assert_array_equal(*answers)
+    train.write_peft(adapter, tmp_path / "b", model, root="wrapped.")
+    written = safetensors.numpy.load_file(tmp_path / "b" / "adapter_model.safetensors")
+    assert set(written) == {f"base_model.model.{name}" for name in peft_tensors()}
+    for name, array in peft_tensors().items():
+        np.testing.assert_array_equal(written[f"base_model.model.{name}"], array)
+
+
+def test_dropout_survives_the_files_of_peft(tmp_path: Path) -> None:
+    adapter = train.read_peft(write(tmp_path / "a", peft_tensors(), lora_dropout=0.25), network())
+    assert adapter.options.dropout == 0.25
+    train.write_peft(adapter, tmp_path / "b", network())
+    assert json.loads((tmp_path / "b" / "adapter_config.json").read_text())["lora_dropout"] == 0.25
+
+
+def test_lengths_of_dora_have_the_shapes_of_peft(tmp_path: Path) -> None:
+    trainer = train.Trainer(network(), "mse", train.SGD(0.1), lora=LoRA(2, targets=("head*", "body.conv*"), dora=True))
+    train.write_peft(trainer.adapter(), tmp_path / "a", network())
+    written = safetensors.numpy.load_file(tmp_path / "a" / "adapter_model.safetensors")
+    shapes = {name: array.shape for name, array in written.items() if name.endswith("magnitude_vector")}
+    prefix = "base_model.model"
+    expected = {f"{prefix}.head.lora_magnitude_vector": (3,), f"{prefix}.body.conv.lora_magnitude_vector": (1, 4, 1)}
+    assert shapes == expected
+    again = train.read_peft(tmp_path / "a", network())
+    for name, array in trainer.adapter().tensors.items():
+        np.testing.assert_array_equal(again.tensors[name], array)

@@ -41,6 +41,7 @@ class Batches:
         optional: Names of further arrays, which batches hold as they are if the data have them.
         where: The option that gives the data, for messages.
         remedies: Instructions for arrays that do not fit their types, by name.
+        classes: The number of classes, of which a folder must have a folder each; None if unknown.
 
     Attributes:
         length: Number of batches of an epoch; None if unknown.
@@ -63,6 +64,7 @@ class Batches:
         optional: Sequence[str] = (),
         where: str = "data",
         remedies: Mapping[str, str] | None = None,
+        classes: int | None = None,
     ) -> None:
         require_count(batch_size, "batch_size")
         self._types, self._size, self._shuffle, self._seed = dict(types), batch_size, shuffle, seed
@@ -72,7 +74,7 @@ class Batches:
         if isinstance(data, (str, os.PathLike)):
             path = Path(data)
             if path.is_dir():
-                self._files = self._folder(path)
+                self._files = self._folder(path, classes)
                 data = ()
             else:
                 data = read_named_arrays(path)
@@ -104,14 +106,22 @@ class Batches:
             raise OptionError("expected at least one sample.", where=self.where)
         return arrays
 
-    def _folder(self, path: Path) -> LabeledFiles:
+    def _folder(self, path: Path, classes: int | None) -> LabeledFiles:
         if len(self._types) != 2:
             raise OptionError(
                 f"a folder has samples and classes, expected {', '.join(self._types)}.",
                 where=str(path),
                 remedy="Give arrays by name, or an iterable of batches.",
             )
-        return LabeledFiles(path)
+        files = LabeledFiles(path)
+        if classes not in (None, len(files.classes)):  # Classes are numbered by the order of the folders.
+            raise OptionError(
+                f"expected {classes} folders, one for each class of the model, got {len(files.classes)}.",
+                where=str(path),
+                remedy="Make an empty folder for a class without samples, or give the model another last layer:"
+                f" `swap_head`, `--classes {len(files.classes)}`.",
+            )
+        return files
 
     def _named(self, batch: Any, where: str) -> dict[str, Any]:
         names = list(self._types)

@@ -96,12 +96,16 @@ class CrossEntropy(Loss):
             return {self.label: TensorType(logits.dtype, label_shape(shape))}
         return {self.label: TensorType(t.INT64, label_shape(_without(shape, axis)))}
 
-    def check(self, labels: Mapping[str, np.ndarray], outputs: OutputTypes) -> None:
+    def classes(self, outputs: OutputTypes) -> int | None:
         shape = shape_of(outputs[self.output_name(outputs)])
         classes = shape[class_axis(len(shape), self.axis)]
+        return classes if isinstance(classes, int) and not self.soft else None
+
+    def check(self, labels: Mapping[str, np.ndarray], outputs: OutputTypes) -> None:
+        classes = self.classes(outputs)
         if self.soft:
             check_shares(labels[self.label], self.label)
-        elif isinstance(classes, int):
+        elif classes is not None:
             check_indices(labels[self.label], classes, self.ignore, self.label)
 
     def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
@@ -206,6 +210,9 @@ class Focal(Loss):
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
         return self._plain().labels(outputs)
+
+    def classes(self, outputs: OutputTypes) -> int | None:
+        return self._plain().classes(outputs)
 
     def check(self, labels: Mapping[str, np.ndarray], outputs: OutputTypes) -> None:
         self._plain().check(labels, outputs)

@@ -79,6 +79,10 @@ class Loss(ABC):
             FeedError: A label is out of range.
         """
 
+    def classes(self, outputs: OutputTypes) -> int | None:
+        """Return the number of classes whose indices are labels; None if open, or if labels are no indices."""
+        return None
+
     def reads(self, outputs: OutputTypes) -> tuple[str, ...]:
         """Return the names of the outputs that the loss reads."""
         return (self.output_name(outputs),)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import OptionError
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite.analysis.names import Names, node_names, value_names
+from sardonyx.rewrite.analysis.names import Names, node_label, node_names, value_names
 from sardonyx.train.trainable.lora import LoRA, summed_axis
 from sardonyx.train.trainable.parameters import find_parameters, fixed_shape, select_parameters
 
@@ -34,7 +34,7 @@ def with_adapters(model: ir.Model, lora: LoRA, seed: int, besides: Sequence[str]
     targets = [one for one in parameters if one.name in names and len(one.shape) > 1 and min(one.shape[:2]) > 0]
     if not targets:
         raise OptionError("no weight matches: adapters need tensors of rank 2 or more.", where="targets")
-    writer, rng = _Writer(result), np.random.default_rng(seed)
+    writer, rng = _Writer(result, lora.dropout), np.random.default_rng(seed)
     adapters: list[str] = []
     for one in targets:
         rows, columns = one.shape[0], int(np.prod(one.shape[1:]))
@@ -56,8 +56,8 @@ def with_adapters(model: ir.Model, lora: LoRA, seed: int, besides: Sequence[str]
 class _Writer:
     """Writes sums of weights and adapters into the graph of a model."""
 
-    def __init__(self, model: ir.Model) -> None:
-        self._graph = model.graph
+    def __init__(self, model: ir.Model, dropout: float) -> None:
+        self._graph, self._dropout = model.graph, dropout
         self._names, self._node_names = Names(value_names(model)), Names(node_names(model))
         self._opset = model.graph.opset_imports.get("", 1)
 
@@ -71,6 +71,13 @@ class _Writer:
             readers = [use for use in readers if not self._adapt_reader(use.node, use.idx, a, b, lora.scale)]
         if not readers:
             return
+        if self._dropout:
+            raise OptionError(
+                f"{node_label(readers[0].node)} computes with the sum of weight and adapter, so that no inputs are left"
+                " out.",
+                where=f"dropout, {name}",
+                remedy="Leave out `dropout`, or this weight from `targets`.",
+            )
         x: ir.Value = weight
         if weight.const_value.dtype != ir.DataType.FLOAT:
             x = self._node("Cast", [x], ir.AttrInt64("to", int(ir.DataType.FLOAT)))
@@ -109,12 +116,12 @@ class _Writer:
         rank = a.shape[1]
         kind = (reader.op_type, index)
         if kind == ("MatMul", 1) and len(a.shape) == 2 and self._is_matrix(reader, 1):
-            change = self._node("MatMul", [self._node("MatMul", [x, a]), b])
+            change = self._node("MatMul", [self._node("MatMul", [self._thinned(x), a]), b])
         elif kind == ("Gemm", 1) and not reader.attributes.get_int("transA", 0):
             first, second = a, b
             if reader.attributes.get_int("transB", 0):
                 first, second = self._transposed(b), self._transposed(a)
-            change = self._node("MatMul", [self._node("MatMul", [x, first]), second])
+            change = self._node("MatMul", [self._node("MatMul", [self._thinned(x), first]), second])
             scale *= reader.attributes.get_float("alpha", 1.0)
         elif kind == ("Gather", 0) and not reader.attributes.get_int("axis", 0) and self._is_matrix(reader, 0):
             indices = reader.inputs[1]
@@ -126,7 +133,7 @@ class _Writer:
             point = [*self._shape(reader, 1)[:1], rank, *[1] * (len(shape) - 2)]
             mixing = self._node("Reshape", [a, self._initializer(f"{a.name}.kernel", np.array(point, np.int64))])
             attributes = [one for one in reader.attributes.values() if one.name != "kernel_shape"]
-            change = self._node("Conv", [self._node("Conv", [x, kernel], *attributes), mixing])
+            change = self._node("Conv", [self._node("Conv", [self._thinned(x), kernel], *attributes), mixing])
         elif kind == ("Transpose", 0) and [*reader.attributes.get_ints("perm", (1, 0))] == [1, 0]:
             return self._adapt_transposed(reader, a, b, scale)
         else:
@@ -157,6 +164,14 @@ class _Writer:
             if value is old:
                 outputs[number] = new
         old.name, new.name = new.name, old.name
+
+    def _thinned(self, x: ir.Value) -> ir.Value:
+        """Return inputs of an adapter, of which steps leave some out; nodes of dropout act in training alone."""
+        if not self._dropout:
+            return x
+        if self._opset < 12:
+            return self._node("Dropout", [x], ir.AttrFloat32("ratio", self._dropout))
+        return self._node("Dropout", [x, self._initializer("lora_dropout", np.array(self._dropout, np.float32))])
 
     def _shape(self, reader: ir.Node, index: int) -> list[int]:
         value = reader.inputs[index]

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.base.artifact_store import write_whole
-from sardonyx.base.option_checks import option, require_options
+from sardonyx.base.option_checks import option, require_number, require_options
 from sardonyx.errors import ModelFileError, OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
@@ -34,6 +34,8 @@ class LoRA:
         targets: Patterns of the weights, as ``trainable`` of a trainer; vectors are left out.
         dora: If True, the lengths of the output channels are trained apart from the directions.
         rslora: If True, the product is multiplied by ``alpha / sqrt(rank)`` (Kalajdzievski, 2023).
+        dropout: Ratio of the inputs of an adapter that a step leaves out, as ``lora_dropout`` of PEFT; adapters of
+            embeddings have none. All targets must then be read by products or convolutions alone, without DoRA.
     """
 
     rank: int = option(8, least=1)
@@ -41,9 +43,15 @@ class LoRA:
     targets: str | tuple[str, ...] = "*"
     dora: bool = False
     rslora: bool = False
+    dropout: float = option(0.0, least=0, below=1)
 
     def __post_init__(self) -> None:
         require_options(self, besides=["targets"])
+        if self.dropout and self.dora:
+            raise OptionError(
+                "DoRA adds the adapter to the weight, so that no inputs are left out.", where="dropout",
+                remedy="Leave out `dropout`, or `dora`.",
+            )  # fmt: skip
         targets = (self.targets,) if isinstance(self.targets, str) else self.targets
         if not isinstance(targets, Sequence) or not all(isinstance(target, str) for target in targets):
             raise OptionError(f"expected patterns of names, got {self.targets!r}.", where="targets")
@@ -179,16 +187,31 @@ class Adapter:
             model: The model that the adapter belongs to, which is not changed.
             share: Factor of the change.
         """
-        source = load(model)
-        weights = self.weights(source, share)
-        form = source if all(name in source.graph.initializers for name in weights) else trainable_form(source)
-        result = copy_model(form)
-        for name, array in weights.items():
-            value = result.graph.initializers[name]
-            assert value.const_value is not None
-            dtype = value.const_value.dtype
-            value.const_value = ir.Tensor(array.astype(dtype.numpy()), dtype=dtype, name=name)
-        return result
+        return merge_adapters(model, [self], share)
+
+
+def merge_adapters(model: Loadable, adapters: Sequence[Adapter], share: float = 1.0) -> ir.Model:
+    """Return a model whose weights are changed by the sum of the changes of adapters.
+
+    Args:
+        model: The model that the adapters belong to, which is not changed.
+        adapters: The adapters.
+        share: Factor of the changes.
+
+    Raises:
+        OptionError: An adapter has a weight that the model lacks, or of another shape; or the factor is not finite.
+    """
+    require_number(share, "share")
+    source = load(model)
+    weights = combine([(adapter, share) for adapter in adapters], source)
+    form = source if all(name in source.graph.initializers for name in weights) else trainable_form(source)
+    result = copy_model(form)
+    for name, array in weights.items():
+        value = result.graph.initializers[name]
+        assert value.const_value is not None
+        dtype = value.const_value.dtype
+        value.const_value = ir.Tensor(array.astype(dtype.numpy()), dtype=dtype, name=name)
+    return result
 
 
 class LiveAdapters:

@@ -7,6 +7,7 @@ of modules that are trained whole have the names of torch.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from collections.abc import Mapping
@@ -29,6 +30,9 @@ _PARTS = {
     "lora_A.weight": "a", "lora_B.weight": "b", "lora_embedding_A": "a", "lora_embedding_B": "b",
     "lora_magnitude_vector": "m", "lora_magnitude_vector.weight": "m",
 }  # fmt: skip
+_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Metadata key of torch's exporter: a list of dotted names of a node's modules, and of the node last."""
+
 _REFUSED = (
     "lora_bias",
     "alpha_pattern",
@@ -78,13 +82,26 @@ def read_peft(folder: str | os.PathLike[str], model: Loadable) -> Adapter:
     return Adapter(lora, result)
 
 
-def write_peft(adapter: Adapter, folder: str | os.PathLike[str], model: Loadable) -> None:
+def read_adapter(path: str | os.PathLike[str], model: Loadable) -> Adapter:
+    """Read an adapter: a file that :meth:`.Adapter.save` wrote, or a folder of PEFT.
+
+    Raises:
+        MissingDependencyError: safetensors is not installed.
+        ModelFileError: A file is missing, damaged, or no adapter.
+        OptionError: The model has no weight of a module of PEFT, or one of another shape.
+    """
+    return read_peft(path, model) if Path(path).is_dir() else Adapter.load(path)
+
+
+def write_peft(adapter: Adapter, folder: str | os.PathLike[str], model: Loadable, *, root: str = "") -> None:
     """Write an adapter as PEFT reads it.
 
     Args:
         adapter: The adapter.
         folder: The folder, which is made.
-        model: The model that the adapter belongs to; its weights have the names of torch's parameters.
+        model: The model that the adapter belongs to; its weights, or the nodes that read them, have the names of
+            torch's modules.
+        root: The beginning of these names that is left out: an exported wrapper has the module as its attribute.
 
     Raises:
         MissingDependencyError: safetensors is not installed.
@@ -93,10 +110,10 @@ def write_peft(adapter: Adapter, folder: str | os.PathLike[str], model: Loadable
     graph, tensors, modules = trainable_form(load(model)).graph, dict[str, np.ndarray](), list[str]()
     for name in adapter.targets():
         if name in adapter.tensors:
-            tensors[_PREFIX + name] = adapter.tensors[name]
+            tensors[_PREFIX + name.removeprefix(root)] = adapter.tensors[name]
             continue
-        module = name.removesuffix(".weight")
         weight = graph.initializers[name]
+        module = _module(weight).removeprefix(root)
         a, b = adapter.tensors[f"{name}.lora_a"], adapter.tensors[f"{name}.lora_b"]
         if _is_embedding(weight):
             tensors[f"{_PREFIX}{module}.lora_embedding_A"], tensors[f"{_PREFIX}{module}.lora_embedding_B"] = a.T, b.T
@@ -108,13 +125,15 @@ def write_peft(adapter: Adapter, folder: str | os.PathLike[str], model: Loadable
                 down, up = down.reshape(len(down), -1, *kernel), up.reshape(*up.shape, *[1] * len(kernel))
             tensors[f"{_PREFIX}{module}.lora_A.weight"], tensors[f"{_PREFIX}{module}.lora_B.weight"] = down, up
         if f"{name}.lora_m" in adapter.tensors:
-            tensors[f"{_PREFIX}{module}.lora_magnitude_vector"] = adapter.tensors[f"{name}.lora_m"].reshape(-1)
+            rank = 0 if weight.const_value is None else len(weight.const_value.shape)
+            shape = (1, -1, *[1] * (rank - 2)) if rank > 2 else (-1,)  # Of convolutions as PEFT broadcasts the lengths.
+            tensors[f"{_PREFIX}{module}.lora_magnitude_vector"] = adapter.tensors[f"{name}.lora_m"].reshape(shape)
         modules.append(module)
     options = adapter.options
     config = {
-        "peft_type": "LORA", "r": options.rank, "lora_alpha": options.alpha or options.rank, "lora_dropout": 0.0,
-        "bias": "none", "fan_in_fan_out": False, "use_dora": options.dora, "use_rslora": options.rslora,
-        "target_modules": modules, "inference_mode": True,
+        "peft_type": "LORA", "r": options.rank, "lora_alpha": options.alpha or options.rank, "bias": "none",
+        "lora_dropout": options.dropout, "fan_in_fan_out": False, "use_dora": options.dora,
+        "use_rslora": options.rslora, "target_modules": modules, "inference_mode": True,
     }  # fmt: skip
     contiguous = {key: np.ascontiguousarray(array) for key, array in tensors.items()}
     target = Path(folder)
@@ -155,31 +174,63 @@ def _options(config: Mapping[str, Any], where: str) -> LoRA:
     rank, alpha = config.get("r"), config.get("lora_alpha")
     return LoRA(
         rank, None if alpha is None else float(alpha), dora=bool(config.get("use_dora")),  # type: ignore[arg-type]
-        rslora=bool(config.get("use_rslora")),
+        rslora=bool(config.get("use_rslora")), dropout=float(config.get("lora_dropout") or 0.0),
     )  # fmt: skip
 
 
 def _weight(graph: ir.Graph, module: str) -> ir.Value:
-    """Return the weight of a module, by its name or by the name of a node that reads it."""
+    """Return the weight of a module, by its name or by the module of a node that reads the weight.
+
+    The exported module may be a part of the module of torch, or a wrapper around it: the names agree at their ends.
+    """
     parts = module.split(".")
-    for first in range(len(parts)):  # The exported model may be a part of the module of torch.
-        value = graph.initializers.get(".".join([*parts[first:], "weight"]))
-        if value is not None:
-            return value
     for first in range(len(parts)):
-        path = "/" + "/".join(parts[first:]) + "/"
-        dotted = ".".join(parts[first:])
-        candidates = [
-            value for value in graph.initializers.values()
-            if value.const_value is not None and len(value.const_value.shape) > 1
-            and any(path in f"/{node.name}" or dotted in str(node.name) for node, _ in value.uses())
+        end = ".".join(parts[first:])
+        value = graph.initializers.get(f"{end}.weight")
+        named = [value] if value is not None else [
+            value for name, value in graph.initializers.items() if name.endswith(f".{end}.weight")
         ]  # fmt: skip
+        if len(named) == 1:
+            return named[0]
+    readers = {
+        value: [path for node, _ in value.uses() for path in module_paths(node)]
+        for value in graph.initializers.values()
+        if value.const_value is not None and len(value.const_value.shape) > 1
+    }
+    for first in range(len(parts)):
+        end = "." + ".".join(parts[first:])
+        candidates = [value for value, paths in readers.items() if any(f".{path}".endswith(end) for path in paths)]
         if len(candidates) == 1:
             return candidates[0]
     raise OptionError(
         f"the model has no weight of the module {module!r}.", where="adapter",
         remedy="Export the model with the names of its parameters, or merge the adapter with PEFT.",
     )  # fmt: skip
+
+
+def module_paths(node: ir.Node) -> list[str]:
+    """Return the dotted name of the module that a node computes, as exporters leave it; empty if unknown.
+
+    The newer exporter of torch writes it to the metadata, the older one to the node's name, ``/layer1/conv/Conv``.
+    """
+    scopes = node.metadata_props.get(_SCOPES)
+    if scopes is not None:
+        try:
+            listed = ast.literal_eval(scopes)
+        except (SyntaxError, ValueError):
+            listed = []
+        return [str(listed[-2])] if isinstance(listed, list) and len(listed) > 1 else []
+    name = str(node.name or "")
+    return [name.strip("/").rpartition("/")[0].replace("/", ".")] if "/" in name else [name.rpartition(".")[0]]
+
+
+def _module(weight: ir.Value) -> str:
+    """Return the module of a weight: its own name, or the module of a node that reads an anonymous weight."""
+    name = str(weight.name)
+    if name.endswith(".weight"):
+        return name.removesuffix(".weight")
+    paths = {path for node, _ in weight.uses() for path in module_paths(node) if path}
+    return min(paths) if len(paths) == 1 else name
 
 
 def _ours(weight: ir.Value, shape: list[int], module: str, parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -245,7 +245,7 @@ def _summary_writer(folder: str) -> Any:
 
 
 class MLflow:
-    """Log each row to the active MLflow run.
+    """Log each row to the active MLflow run, or to a run of its own, which is active while a row is logged alone.
 
     Raises:
         MissingDependencyError: MLflow is not installed.
@@ -259,7 +259,13 @@ class MLflow:
                 "logs for MLflow require mlflow.", remedy="Install it: pip install mlflow."
             ) from error
         self._mlflow: Any = mlflow
+        self._run: str | None = None
 
     def __call__(self, moment: Moment) -> None:
         """Log the row of the epoch."""
-        self._mlflow.log_metrics(dict(moment.row), step=moment.step)
+        if self._mlflow.active_run() is not None:
+            self._mlflow.log_metrics(dict(moment.row), step=moment.step)
+            return
+        with self._mlflow.start_run(run_id=self._run) as run:
+            self._run = run.info.run_id
+            self._mlflow.log_metrics(dict(moment.row), step=moment.step)

@@ -80,8 +80,9 @@ class Evaluation(SampleSteps):
     def _evaluation_batches(self, data: Data, batch_size: int, where: str) -> Batches:
         optional = [self._loss.label] if self._metrics else []
         return Batches(
-            data, self.batch_types, batch_size=batch_size, optional=optional, where=where, remedies=self._remedies
-        )
+            data, self.batch_types, batch_size=batch_size, optional=optional, where=where, remedies=self._remedies,
+            classes=self._classes,
+        )  # fmt: skip
 
     def _evaluated(self, batches: Batches, *, average: bool = False) -> dict[str, float]:
         inference, weights = self._inference(), self._weights(average=average)
@@ -152,7 +153,7 @@ class Evaluation(SampleSteps):
             )
         sums: dict[str, np.ndarray] = {}
         count = 0
-        for batch in Batches(data, self.batch_types, batch_size=1).epoch(0):
+        for batch in Batches(data, self.batch_types, batch_size=1, classes=self._classes).epoch(0):
             if samples is not None and count >= samples:
                 break
             count += 1

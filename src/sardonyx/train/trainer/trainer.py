@@ -127,8 +127,9 @@ class Trainer(Results):
                 remedy=f"Give at least {self._position.epoch + 1}.",
             )
         batches = Batches(
-            data, self.batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed, remedies=self._remedies
-        )
+            data, self.batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed, remedies=self._remedies,
+            classes=self._classes,
+        )  # fmt: skip
         if batches.is_endless and steps is None:
             raise OptionError("the dataset has no end.", where="data", remedy="Give `steps=`, the batches of an epoch.")
         self._require_samples(batches)

@@ -331,6 +331,11 @@ class TrainingStep:
         return checked
 
     @property
+    def _classes(self) -> int | None:
+        """The number of classes of a classifier whose labels are indices; None if unknown."""
+        return None if self._forward.own_labels else self._loss.classes(self._forward.outputs)
+
+    @property
     def _remedies(self) -> dict[str, str]:
         """The instructions for arrays that do not fit, by name: labels have the shape that the loss says."""
         return dict.fromkeys(self._forward.labels, self._loss.label_remedy)
