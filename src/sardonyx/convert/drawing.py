@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.convert.imported import Feeds, Size
+from sardonyx.convert.imported import Feeds, Options, Size
+from sardonyx.errors import OptionError
 from sardonyx.rewrite.verify import inputs
 
 FACTORS = (2.0, 1.5, 3.0, 0.5)
@@ -157,3 +158,36 @@ def unusual(feeds: Mapping[str, Any]) -> dict[str, Any]:
             others = ~array if array.dtype.kind == "b" else -array * (line // 2 % 2).astype(array.dtype)
         result[name] = np.where(line % 2 == 0, others, array)
     return result
+
+
+def caller_examples(model: ir.Model, options: Options) -> tuple[Feeds, ...]:
+    """Return the caller's examples as feeds of the model, for importers that know their inputs from a file.
+
+    Raises:
+        OptionError: The examples are too few or too many, or do not fit the model's inputs.
+    """
+    if not options.examples:
+        return ()
+    names = [str(value.name) for value in model.graph.inputs if not value.is_initializer()]
+    if isinstance(options.examples, Mapping):
+        feeds = {str(name): np.asarray(array) for name, array in options.examples.items()}
+    elif len(options.examples) != len(names):
+        raise OptionError(
+            f"expected {len(names)} example inputs, got {len(options.examples)}",
+            where="inputs",
+            remedy=f"Inputs of the model are: {', '.join(names)}.",
+        )
+    else:
+        feeds = dict(zip(names, map(np.asarray, options.examples), strict=True))
+    inputs.require_fit(model, feeds)
+    return (feeds,)
+
+
+def sizes_of_inputs(model: ir.Model, examples: tuple[Feeds, ...] = ()) -> dict[str, Size]:
+    """Return the open sizes of the model's inputs, with their values in the first example."""
+    return {
+        str(size.value): Size(int(np.shape(examples[0][str(value.name)])[axis]) if examples else 0)
+        for value in model.graph.inputs
+        for axis, size in enumerate(value.shape or ())
+        if not isinstance(size, int) and size.value is not None
+    }

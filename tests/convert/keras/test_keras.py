@@ -160,3 +160,16 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         archive.writestr("config.json", json.dumps({"class_name": " " * 10_000_000}))
     with pytest.raises(ModelFileError, match="unpacks to"):
         sardonyx.convert(str(path))
+
+
+def test_a_configuration_with_more_weights_than_the_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((3,)), layers.Dense(2)]).save(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["config.json"] = members["config.json"].replace(b'"units": 2', b'"units": 1000000000')
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    with pytest.raises(ModelFileError, match="has 4000000000 weights, the file holds"):
+        sardonyx.convert(path)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
+from sardonyx.errors import OptionError
 
 
 def old_model() -> onnx.ModelProto:
@@ -40,3 +42,16 @@ def test_an_old_file_is_lifted_and_proved(tmp_path: Path) -> None:
     assert converted.model.graph.opset_imports[""] == 21
     assert len(converted.report.sizes["N"]) > 1
     assert "2 weights" in converted.report.notes[0]
+
+
+def test_an_example_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
+    )
+    path = tmp_path / "old.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=3), path)
+    with pytest.raises(OptionError, match="got float32"):
+        sardonyx.convert(path, [np.zeros((2, 4), np.float32)])

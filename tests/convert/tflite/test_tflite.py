@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.convert.tflite import schema, translate
-from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, UnsupportedError
+import sardonyx
+from sardonyx.convert.imported import Options
+from sardonyx.convert.tflite import importer, schema, translate
+from sardonyx.errors import InvalidModelError, ModelFileError, OptionError, SardonyxError, UnsupportedError
 from tests.convert.tflite.tflite_files import File, answers, convolution, quantized
 
 
@@ -330,3 +332,27 @@ def test_constants_of_the_wrong_length_are_named(operator: str, fields: dict[str
     main.outputs = [y]
     with pytest.raises(ModelFileError, match=r"has 12 bytes, expected"):
         translate(file.data()).model()
+
+
+@pytest.mark.parametrize(
+    ("examples", "text"),
+    [
+        ({"nothing": np.zeros(3, np.float32)}, "unknown input nothing"),
+        ([np.zeros((1, 2), np.float32)], "for 't0', got float32"),
+        ([np.zeros(3, np.float32)] * 2, "expected 1 example inputs, got 2"),
+    ],
+)
+def test_examples_that_do_not_fit_are_refused(examples: Any, text: str) -> None:
+    data = convolution(np.random.default_rng(0))
+    with pytest.raises(OptionError, match=text):
+        sardonyx.convert(data, examples, framework="tflite")
+
+
+def test_the_examples_of_the_caller_are_the_first_of_the_proof() -> None:
+    data = convolution(np.random.default_rng(0))
+    (value,) = translate(data).model().graph.inputs
+    assert value.shape is not None
+    example = np.full([size if isinstance(size, int) else 2 for size in value.shape], 7, np.float32)
+    (way,) = importer.ways(data, Options([example]))
+    (feeds,) = way.read().examples
+    assert feeds[str(value.name)] is not None and (feeds[str(value.name)] == 7).all()

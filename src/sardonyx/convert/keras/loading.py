@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import json
+import math
 import os
 import re
 import sys
@@ -23,6 +26,13 @@ Before, a dataset in external storage had Keras read any file of the machine as 
 
 MOST_INFLATION = 200
 """The largest quotient of unpacked and packed sizes of an archive that is loaded without trust."""
+
+
+MOST_WEIGHTS_PER_BYTE = 4
+"""Weights that a byte of the file may stand for; packed weights have two."""
+
+SMALLEST_COUNT = 1 << 20
+"""Weights that a file may lack."""
 
 
 def imported_keras() -> Any:
@@ -66,6 +76,8 @@ def load_file(path: str | os.PathLike[str], *, trust: bool) -> Any:
     _require_safe_version(keras, where, trust=trust)
     if zipfile.is_zipfile(where):
         _require_safe_archive(Path(where), trust=trust)
+        if not trust:
+            _require_few_weights(keras, Path(where))
     elif _first_bytes(where) != b"\x89HDF\r\n\x1a\n":
         raise ModelFileError("expected an archive of Keras or HDF5.", where=where, remedy="Save it by `Model.save`.")
     try:
@@ -108,6 +120,27 @@ def _require_safe_version(keras: Any, where: str, *, trust: bool) -> None:
             where=where,
             remedy=f"Install Keras {'.'.join(map(str, OLDEST))} or newer, or use `--trust`.",
         )
+
+
+def _require_few_weights(keras: Any, path: Path) -> None:
+    """Refuse a configuration with far more weights than the file holds, which would fill the memory."""
+    if keras.backend.backend() != "torch":
+        return
+    import torch
+
+    with zipfile.ZipFile(path) as archive:
+        held = sum(member.file_size for member in archive.infolist() if member.filename != "config.json")
+        text = archive.read("config.json")
+    scope = importlib.import_module("keras.src.backend.torch.core").device_scope
+    try:
+        # On the device "meta", weights have shapes and no memory.
+        with scope("meta"), torch.device("meta"):
+            model = keras.saving.deserialize_keras_object(json.loads(text), safe_mode=True)
+        count = sum(math.prod(weight.shape) for weight in model.weights)
+    except Exception:  # The model is loaded next, which names what is wrong with the file.
+        return
+    if count > MOST_WEIGHTS_PER_BYTE * held + SMALLEST_COUNT:
+        raise ModelFileError(f"the configuration has {count} weights, the file holds {held} bytes", where=str(path))
 
 
 def _require_safe_archive(path: Path, *, trust: bool) -> None:

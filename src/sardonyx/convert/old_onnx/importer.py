@@ -10,7 +10,8 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Size, Way
+from sardonyx.convert.drawing import caller_examples, sizes_of_inputs
+from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Way
 from sardonyx.errors import OptionError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import evaluate
@@ -48,12 +49,8 @@ def _read(original: ir.Model, path: Path, options: Options) -> Imported:
     def run(feeds: Feeds) -> Answers:
         return runner.run(feeds)
 
-    sizes = {
-        str(size.value): Size()
-        for value in model.graph.inputs
-        for size in (value.shape or ())
-        if not isinstance(size, int) and size.value is not None
-    }
+    examples = caller_examples(model, options)
     notes = [f"{len(weights)} weights are constants now; before, callers could feed them"] if weights else []
     calls = tuple(Call(node.op_type, "converted", str(node.name or "")) for node in original.graph)
-    return Imported(model, run, sizes=sizes, calls=calls, notes=notes)
+    sizes = sizes_of_inputs(model, examples)
+    return Imported(model, run, sizes=sizes, examples=examples, calls=calls, notes=notes)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.convert.imported import Answers, Feeds, Imported, Options, Size, Way
+from sardonyx.convert.drawing import caller_examples, sizes_of_inputs
+from sardonyx.convert.imported import Answers, Feeds, Imported, Options, Way
 from sardonyx.convert.tflite import Translation, translate
 from sardonyx.errors import EvaluationError, OptionError
 
@@ -51,17 +52,13 @@ def _read(data: bytes, where: str, options: Options) -> Imported:
     reason = f"{', '.join(foreign)}: no installed interpreter runs operators of TensorFlow"
     if not foreign:
         run, reason = interpreter(data, names, outputs)
-    sizes = {
-        str(size.value): Size()
-        for value in model.graph.inputs
-        for size in (value.shape or ())
-        if not isinstance(size, int) and size.value is not None
-    }
+    examples = caller_examples(model, options)
     return Imported(
         model,
         run,
         reason,
-        sizes=sizes,
+        sizes=sizes_of_inputs(model, examples),
+        examples=examples,
         calls=tuple(translation.results),
         notes=tuple(translation.notes),
         code_bits=_code_bits(translation),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.convert.drawing import caller_examples
 from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Size, Way
 from sardonyx.convert.weights.architecture import Architecture, from_config
 from sardonyx.convert.weights.checkpoint import Checkpoint, FolderCheckpoint, GgufCheckpoint, SafetensorsFiles
@@ -52,12 +53,12 @@ def ways(source: Any, options: Options) -> Sequence[Way]:
         raise OptionError(f"expected a path, got {type(source).__name__}", where="source")
     path = Path(source)
     if path.suffix.lower() == ".gguf":
-        return (Way("sardonyx", lambda: _read_gguf(path)),)
+        return (Way("sardonyx", lambda: _read_gguf(path, options)),)
     folder = path if path.is_dir() else path.parent
-    return (Way("sardonyx", lambda: _read_folder(folder, path)),)
+    return (Way("sardonyx", lambda: _read_folder(folder, path, options)),)
 
 
-def _read_folder(folder: Path, path: Path) -> Imported:
+def _read_folder(folder: Path, path: Path, options: Options) -> Imported:
     config = folder / "config.json"
     try:
         if config.stat().st_size > _LONGEST_CONFIG:
@@ -72,7 +73,7 @@ def _read_folder(folder: Path, path: Path) -> Imported:
     _refuse_unused(architecture, unused, folder)
     run, reason = transformers_answers(folder, architecture)
     beside = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    return _imported(architecture, checkpoint, model, run, reason, beside)
+    return _imported(architecture, checkpoint, model, options, run, reason, beside)
 
 
 def _is_left_out(name: str, architecture: Architecture) -> bool:
@@ -83,7 +84,7 @@ def _is_left_out(name: str, architecture: Architecture) -> bool:
     return inner not in ("embeddings", "encoder", "transformer", "layers")
 
 
-def _read_gguf(path: Path) -> Imported:
+def _read_gguf(path: Path, options: Options) -> Imported:
     file = GgufFile(path)
     description = from_gguf(file)
     architecture = description.architecture
@@ -93,7 +94,7 @@ def _read_gguf(path: Path) -> Imported:
     run, reason = transformers_answers(path.parent, architecture, path.name, description.config)
     if architecture.family.repeats_cache:
         run, reason = None, "transformers reads the fused rows of Falcon's new architecture in another order"
-    return _imported(architecture, checkpoint, model, run, reason)
+    return _imported(architecture, checkpoint, model, options, run, reason)
 
 
 def _refuse_unused(architecture: Architecture, unused: Sequence[str], path: Path) -> None:
@@ -108,13 +109,15 @@ def _imported(
     architecture: Architecture,
     checkpoint: Checkpoint,
     model: ir.Model,
+    options: Options,
     run: Callable[[Feeds], Answers] | None,
     reason: str,
     beside: Sequence[Path] = (),
 ) -> Imported:
     types = architecture.family.names.token_types
     kinds = len(checkpoint.tensor(f"{types}.weight")) if types else 0
-    examples = [_example(architecture, kinds, *sizes) for sizes in ((2, 5, 3), (1, 1, 4), (3, 4, 0))]
+    examples: list[Feeds] = [_example(architecture, kinds, *sizes) for sizes in ((2, 5, 3), (1, 1, 4), (3, 4, 0))]
+    examples += caller_examples(model, options)
     sizes = {"batch": Size(2), "sequence": Size(5)}
     if not architecture.family.is_encoder:
         sizes["past"] = Size(3, low=0)
