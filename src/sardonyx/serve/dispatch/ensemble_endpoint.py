@@ -36,6 +36,9 @@ Find = Callable[[str, str], "AnyEndpoint"]
 Infer = Callable[["AnyEndpoint", InferRequest, Done], Cancellable | None]
 """Answers a request to an endpoint."""
 
+_PLANS = 64
+"""Limit of the remembered choices of outputs."""
+
 _ATTEMPTS = 16
 """Limit of the repetitions of a request whose steps meet several revisions of one model."""
 
@@ -88,6 +91,7 @@ class EnsembleEndpoint:
         self._find = find
         self._infer = infer
         self._fitted: tuple[Any, ...] = ()
+        self._needed: dict[tuple[str, ...], list[int]] = {}
 
     @property
     def is_stateful(self) -> bool:
@@ -121,6 +125,15 @@ class EnsembleEndpoint:
                 ) from error  # fmt: skip
             self._fitted = fitted
         return parts
+
+    def needed(self, outputs: tuple[str, ...]) -> list[int]:
+        """Return the indices of the steps that some outputs depend on."""
+        needed = self._needed.get(outputs)
+        if needed is None:
+            if len(self._needed) >= _PLANS:
+                self._needed.clear()
+            needed = self._needed[outputs] = self.model.ensemble.needed(outputs)
+        return needed
 
     def refit(self) -> None:
         """Take the models that are loaded now, and let go of others."""
@@ -183,10 +196,10 @@ class _Flight:
         self._done = done
         self._infer = infer
         self._parts = parts
-        self._outputs = [output.name for output in request.outputs] or list(ensemble.outputs)
-        self._steps = ensemble.needed(self._outputs)
-        by_step = {id(step): part for step, part in zip(ensemble.steps, parts, strict=True)}
-        self._part = [by_step[id(step)] for step in self._steps]
+        self._outputs = tuple([output.name for output in request.outputs] or ensemble.outputs)
+        needed = endpoint.needed(self._outputs)
+        self._steps = [ensemble.steps[index] for index in needed]
+        self._part = [parts[index] for index in needed]
         self._inputs = dict(request.inputs)
         self._attempt = 0
         self._is_starting = False

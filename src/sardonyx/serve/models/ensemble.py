@@ -94,15 +94,15 @@ class Ensemble:
         if waiting:
             yield f"the steps {', '.join(step.model for step in waiting)} wait for each other."
 
-    def needed(self, outputs: Sequence[str]) -> list[EnsembleStep]:
-        """Return the steps that some outputs depend on."""
-        tensors, others = set(outputs), list(self.steps)
-        needed: list[EnsembleStep] = []
-        while added := [step for step in others if tensors.intersection(step.outputs.values())]:
+    def needed(self, outputs: Sequence[str]) -> list[int]:
+        """Return the indices of the steps that some outputs depend on, in ascending order."""
+        tensors, others = set(outputs), list(enumerate(self.steps))
+        needed: list[int] = []
+        while added := {index for index, step in others if tensors.intersection(step.outputs.values())}:
             needed += added
-            others = [step for step in others if step not in added]
-            tensors.update(tensor for step in added for tensor in step.inputs.values())
-        return needed
+            tensors.update(tensor for index in added for tensor in self.steps[index].inputs.values())
+            others = [(index, step) for index, step in others if index not in added]
+        return sorted(needed)
 
 
 class ServedEnsemble(Served):
