@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -150,8 +151,8 @@ def convert(
     """Return the model of a program of another framework, proved against the program.
 
     Args:
-        source: An object of a framework (``torch.nn.Module``, ``torch.export.ExportedProgram``, …), the path of a file,
-            or ``"file.py:function"``, whose result is converted.
+        source: An object of a framework (``torch.nn.Module``, ``torch.export.ExportedProgram``, …), a function of
+            PyTorch or JAX, the path of a file, or ``"file.py:function"``, whose result is converted.
         example_inputs: Inputs of the program: one value, a sequence of positional values, or a mapping of named ones.
             Programs that declare their inputs need none.
         sample: The same as a ``.npz`` file or a mapping of arrays, by input name.
@@ -177,8 +178,8 @@ def convert(
         MissingDependencyError: A package is not installed.
     """
     source = called_source(source)
-    importer = importer_of(source, framework)
     examples = _examples(example_inputs, sample)
+    importer = importer_of(source, framework, examples)
     options = Options(examples, _open_sizes(dynamic), exporter, trust, opset, _names(opaque))
     attempts: list[Attempt] = []
     seconds = dict.fromkeys(("import", "simplify", "proof"), 0.0)
@@ -348,9 +349,20 @@ def called_source(source: Any) -> Any:
     except SardonyxError:
         raise
     except Exception as error:
-        raise ModelFileError(f"{type(error).__name__}: {error}", where=source, remedy="Mend the program.") from error
+        line = _line_of(error, path)
+        raise ModelFileError(f"{type(error).__name__}: {error}", where=line or source, remedy="Mend it.") from error
     functions = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
     raise OptionError(f"the file has no function '{name}'", where=file, remedy=f"It has: {functions or 'none'}.")
+
+
+def _line_of(error: Exception, path: Path) -> str:
+    """Return the innermost line of a file in an error's traceback, ``file.py:12 (x = f(y))``; empty without any."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"{path}:{error.lineno} ({(error.text or '').strip()[:80]})"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename) == path:
+            return f"{path}:{frame.lineno} ({(frame.line or '').strip()[:80]})"
+    return ""
 
 
 def _open_sizes(dynamic: Any) -> Any:

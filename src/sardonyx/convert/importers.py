@@ -5,10 +5,12 @@ Detection reads names alone: suffixes of paths, files in folders, modules of cla
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,12 +89,13 @@ _HEAD = 4096
 """Bytes of a file by which its importer is found, if the suffix is not enough."""
 
 
-def importer_of(source: Any, name: str | None = None) -> Importer:
+def importer_of(source: Any, name: str | None = None, examples: Any = ()) -> Importer:
     """Return the importer of a source.
 
     Args:
-        source: A path, or an object of a framework.
+        source: A path, an object of a framework, or a function.
         name: The framework, if the caller names one.
+        examples: The example inputs, whose classes tell the framework of a function.
 
     Raises:
         OptionError: No importer accepts the source, or no importer has this name.
@@ -106,12 +109,35 @@ def importer_of(source: Any, name: str | None = None) -> Importer:
         return chosen
     if isinstance(source, (str, os.PathLike)):
         return _importer_of_path(os.fspath(source))
-    modules = {base.__module__.partition(".")[0] for base in type(source).__mro__}
-    for importer in IMPORTERS:
-        if not modules.isdisjoint(importer.classes):
-            return importer
+    if source is None:
+        raise OptionError("expected a program, got None", where="source", remedy="Return it from the function.")
+    if isinstance(source, type):
+        name = source.__qualname__
+        raise OptionError(
+            f"expected an object, got the class {name}", where="source", remedy=f"Create one: `{name}(…)`."
+        )
+    is_function = inspect.isroutine(source) or isinstance(source, functools.partial)
+    for value in _leaves(examples) if is_function else (source,):
+        modules = {base.__module__.partition(".")[0] for base in type(value).__mro__}
+        for importer in IMPORTERS:
+            if not modules.isdisjoint(importer.classes):
+                return importer
+    if is_function:
+        remedy = "Name it (`framework='torch'` or 'jax', `--from torch`), or pass example inputs of the framework."
+        raise OptionError("the framework of a function is unknown", where="source", remedy=remedy)
     kind = f"{type(source).__module__}.{type(source).__qualname__}"
     raise OptionError(f"no importer reads a {kind}", where="source", remedy=_accepted())
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield the values in nested sequences and mappings."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
 
 
 def _importer_of_path(path: str) -> Importer:

@@ -264,7 +264,7 @@ def test_an_unknown_operator_names_line_and_remedies() -> None:
 
 
 def test_tensors_on_another_device_are_refused() -> None:
-    with pytest.raises(OptionError, match="on the CPU, got cpu, meta"):
+    with pytest.raises(OptionError, match=r"got tensors on meta.*to_empty"):
         converted(torch.nn.Linear(3, 2, device="meta"), torch.randn(1, 3))
 
 

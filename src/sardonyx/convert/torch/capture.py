@@ -447,8 +447,7 @@ def program_of(source: Any, options: Options) -> Program:
     if isinstance(source, torch.jit.ScriptFunction):
         source = script.FunctionModule(source)
     if not isinstance(source, torch.nn.Module):
-        kind = type(source).__name__
-        raise OptionError(f"expected a module or an exported program, got {kind}", where="source", remedy="Pass one.")
+        source = _module_of_function(source)
     mirror = script.mirror_of(source) if script.is_script(source) else _plain_mirror(source)
     require_dense(options.examples)
     args, kwargs = examples_of(source if mirror is None else mirror, options)
@@ -458,6 +457,27 @@ def program_of(source: Any, options: Options) -> Program:
         program.notes.append("the module was in training mode; the model is that of `module.eval()`")
     _require_running(program)
     return program
+
+
+def _module_of_function(function: Any) -> torch.nn.Module:
+    """Return a function as a module.
+
+    Raises:
+        OptionError: The source is no function.
+    """
+    import inspect
+
+    if not callable(function) or isinstance(function, type):
+        kind = function.__name__ if isinstance(function, type) else type(function).__name__
+        problem = f"expected a module, a function or an exported program, got {kind}"
+        raise OptionError(problem, where="source", remedy="Pass one.")
+    module = torch.nn.Module()
+    module.forward = function
+    try:
+        inspect.signature(function)
+    except ValueError:  # Functions of C have no signature.
+        module.forward = lambda *args, **kwargs: function(*args, **kwargs)
+    return module.eval()
 
 
 def _exported_program(source: torch.export.ExportedProgram, options: Options) -> Program:

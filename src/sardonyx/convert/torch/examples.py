@@ -119,11 +119,14 @@ def require_one_device(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     """
     devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     devices |= {str(leaf.device) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-    if devices - {"cpu"}:
+    if others := sorted(devices - {"cpu"}):
+        is_empty = "meta" in others
         raise OptionError(
-            f"expected tensors on the CPU, got {', '.join(sorted(devices))}",
+            f"expected tensors on the CPU, got tensors on {', '.join(others)}",
             where="source",
-            remedy="Move module and examples there: `module.cpu()`.",
+            remedy="Give the tensors memory and values: `module.to_empty(device='cpu')`, then load the weights."
+            if is_empty
+            else "Move module and examples there: `module.cpu()`.",
         )
 
 
