@@ -77,8 +77,8 @@ def test_samples_run_at_once_with_the_values_of_compiled_code(batch: int | str) 
 
 def test_compiled_code_takes_over_in_the_middle() -> None:
     model = network()
-    _, whole = values(SampleRuns(model, ["y"]), SAMPLES * 10)
-    sizes, parts = values(SampleRuns(model, ["y"], most_work=1.5e7), SAMPLES * 10)
+    _, whole = values(SampleRuns(model, ["y"]), SAMPLES * 100)
+    sizes, parts = values(SampleRuns(model, ["y"], most_work=6e7), SAMPLES * 100)
     assert max(sizes) > 1 and sizes[-1] == 1
     assert np.allclose(whole["y"], parts["y"], rtol=1e-4, atol=1e-4)
 
@@ -163,3 +163,15 @@ def test_recurrent_layers_are_compiled() -> None:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     with pytest.raises(UnsupportedError):
         InterpretedGraph(sardonyx.load(proto))
+
+
+def test_the_work_of_a_sample_is_measured_unless_it_is_much() -> None:
+    runs, many = SampleRuns(network(), ["y"]), SampleRuns(network(), ["y"], most_work=1e6)
+    for one in (runs, many):
+        assert len(list(one.run(SAMPLES[:2]))) == (1 if one is runs else 2)
+    assert 1e6 < runs.sample_work < 1e7 and many.sample_work == float("inf")
+
+
+def test_a_number_of_runs_decides_between_the_engines() -> None:
+    switches = InterpretedSwitches(*state_of(network()))
+    assert switches.is_suited(SAMPLES, 4) and not switches.is_suited(SAMPLES, 100_000)

@@ -162,6 +162,7 @@ class Selection:
         self._probe = Probe(model, next(iter(candidates.values())), weights, exclude, corrections)
         runs = min(_MOST_WORK_OF_RANGES / max(multiplications(placement.all_sites), 1.0), _MOST_RUNS_OF_RANGES)
         many = samples[: int(min(max(runs / 8, 2), _MOST_SAMPLES_OF_RANGES))]
+        self._probe.prepare(many, len(candidates) + 1)
         references = self._probe.references(many)
         self.ranges = choose_ranges(self._probe, many, references, candidates, runs / 2, least, _EXCELLENT)
         count = samples_to_probe(placement.all_sites, len(self._probe.nodes), len(many))

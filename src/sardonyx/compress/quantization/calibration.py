@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ class Observation:
         statistics: The statistics of activations by name.
         inputs: The statistics of the inputs of sites, by label; empty if `needs` is.
         count: The number of samples.
+        sample_work: The multiplications of one sample on the interpreter; infinite if unknown. Set by :meth:`close`.
 
     Raises:
         EvaluationError: An activation is NaN.
@@ -50,6 +52,7 @@ class Observation:
         self.statistics = {name: Statistics() for name in names}
         self.inputs: dict[str, SiteInput] = {}
         self.count = 0
+        self.sample_work = math.inf
         self._readers: dict[str, list[SiteInput]] = {}
         if not needs.is_empty:
             self._place_inputs(model, sites, needs)
@@ -105,6 +108,8 @@ class Observation:
 
     def close(self) -> None:
         """Release the compiled model; no more samples can be added."""
+        if self._runs is not None:
+            self.sample_work = self._runs.sample_work
         self._runs = None
 
     def _place_inputs(self, model: ir.Model, sites: Sequence[WeightSite], needs: Needs) -> None:

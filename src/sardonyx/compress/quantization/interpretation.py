@@ -32,10 +32,14 @@ _NODE_WORK = 5e5
 _ELEMENT_WORK = 20.0
 _CHANNEL_WORK = 5.0
 """Multiplications that take as long, on the interpreter, as a call of a node, an element of its result, and a
-multiplication of a convolution by channel; 5e9 are a second on one core of Zen 5, ``benchmarks/compress.py``."""
+multiplication of a convolution by channel; Zen 5, ``benchmarks/compress.py``."""
 
-_PROGRAM_WORK, _LAYER_WORK = 1e9, 2e8
-"""Multiplications that take as long as a compilation: of a program, and of each convolution or product in it."""
+_PROGRAM_WORK, _LAYER_WORK, _OTHER_WORK = 1.5e9, 4e8, 3e7
+"""Multiplications that take as long as a compilation: of a program, of each convolution or product in it, and of each
+other node; the interpreter does 5e9 a second in small networks, and 2e10 in large ones."""
+
+_MOST_MEASURED = 0.1
+"""The share of the work of a compilation up to which one sample is interpreted to measure its work."""
 
 _MOST_STACKED = 32
 _MOST_BYTES = 24 << 20
@@ -50,8 +54,9 @@ _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 def compilation_work(model: ir.Model) -> float:
     """Return the multiplications that the interpreter does in the time of a compilation, about."""
-    layers = sum(node.op_type in _PRODUCTS for node in model.graph)
-    return _PROGRAM_WORK + _LAYER_WORK * layers
+    operators = [node.op_type for node in model.graph]
+    layers = sum(operator in _PRODUCTS for operator in operators)
+    return _PROGRAM_WORK + _LAYER_WORK * layers + _OTHER_WORK * (len(operators) - layers)
 
 
 @dataclass(frozen=True)
@@ -260,6 +265,9 @@ class SampleRuns:
         names: The names of the values that are read, of the main graph.
         expected: The least number of samples to run.
         most_work: Multiplications on the interpreter; by default as many as take the time of a compilation.
+
+    Attributes:
+        sample_work: The multiplications of one sample on the interpreter; infinite if these are many, or unknown.
     """
 
     def __init__(
@@ -271,6 +279,7 @@ class SampleRuns:
         self._values = [values[name] for name in self._names]
         self._graph: InterpretedGraph | None = None
         self._session: Session | None = None
+        self.sample_work = math.inf
         self._stack = 0
         self._form: object = None
         try:
@@ -299,8 +308,10 @@ class SampleRuns:
         """Choose the number of samples that run at once; compile if even the first ones are too much work."""
         graph = self._graph
         assert graph is not None
-        single = graph.run(group[0], graph.outputs, limit=self._left / max(self._expected, 1))
-        if single is None:
+        single = graph.run(group[0], graph.outputs, limit=self._left * _MOST_MEASURED)
+        if single is not None:
+            self.sample_work = graph.work
+        if single is None or graph.work * self._expected > self._left:
             self._graph = None
             return
         self._stack = 1

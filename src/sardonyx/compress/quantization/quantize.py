@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx.base.blas_threads import small_work
@@ -38,7 +37,6 @@ from sardonyx.compress.quantization.preparation import weight_elements
 from sardonyx.compress.quantization.ranges import METHODS
 from sardonyx.compress.quantization.result import Mode, Quantized
 from sardonyx.compress.quantization.scheme import Granularity, Scheme
-from sardonyx.compress.quantization.sensitivity import multiplications
 from sardonyx.compress.quantization.steps import Method
 from sardonyx.compress.quantization.targets import (
     Form,
@@ -248,13 +246,9 @@ def _judged_session(draft: Draft, model: ir.Model, evaluate: Evaluate | None = N
 
 def _is_interpreted(draft: Draft, evaluate: Evaluate | None = None) -> bool:
     """Return True if it is less work to interpret the judged samples than to compile."""
-    sites = draft.placement.sites
-    shapes = [site.node.outputs[0].shape for site in sites]
-    # The first axis is often an open number of samples, which multiplications count as one.
-    is_known = all(shape is not None and all(isinstance(size, int) for size in list(shape)[1:]) for shape in shapes)
-    batch = max((np.shape(array)[0] for feeds in draft.judged for array in feeds.values() if np.ndim(array)), default=1)
-    work = multiplications(sites) * len(draft.judged) * max(batch, 1)
-    return draft.mode == "static" and is_known and work <= compilation_work(draft.prepared) and evaluate is None
+    if draft.mode != "static" or evaluate is not None or draft.observation is None:
+        return False
+    return draft.observation.sample_work * len(draft.judged) <= compilation_work(draft.prepared)
 
 
 def _method(method: str | Method, scheme: Scheme, mode: Mode, elements: int, *, has_data: bool) -> Method:

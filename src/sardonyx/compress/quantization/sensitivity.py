@@ -173,6 +173,11 @@ class Probe:
         total = np.maximum(signal.sum(1, keepdims=True), 1e-300)
         return np.asarray(np.where(noise == 0, 0.0, noise / total))
 
+    def prepare(self, samples: Sequence[Mapping[str, Any]], runs: int) -> None:
+        """Compile the model if a number of runs of the samples is more work on the interpreter."""
+        if self._interpreted is not None and samples and not self._interpreted.is_suited(samples, runs):
+            self._compile()
+
     def references(self, samples: Sequence[Mapping[str, Any]]) -> list[list[np.ndarray]]:
         """Return the outputs of the float model."""
         return [results for _, _, results in self._runs(samples, [()])]

@@ -38,9 +38,6 @@ from sardonyx.runtime.session import Session
 _MOST_STORED = 48 << 20
 """Bytes of all values of the last run over all samples, of which the next run computes only what differs."""
 
-_PROGRAMS = 2.0
-"""Compilations that a program with switches takes as long as, about."""
-
 Feeds = Mapping[str, Any]
 
 
@@ -147,7 +144,7 @@ class InterpretedSwitches:
 
     def __init__(self, model: ir.Model, placement: Placement, state: SwitchState) -> None:
         self._state = state
-        self._left = _PROGRAMS * compilation_work(model)
+        self._left = compilation_work(model)
         writer = Writer(model)
         for site in placement.sites:
             if site.label in state.biases and (len(site.node.inputs) < 3 or site.node.inputs[2] is None):
@@ -164,7 +161,7 @@ class InterpretedSwitches:
                 for node, index in readers:
                     self._maps.setdefault(node_label(node), (node, {}))[1][index] = source
         self._sites = {site.label: site for site in placement.all_sites}
-        self._stack = 0
+        self._stack, self._sample_work = 0, 0.0
         self._form: object = None
         self._last_runs: dict[Hashable, Evaluation] = {}
         self._stored_bytes = 0
@@ -224,6 +221,11 @@ class InterpretedSwitches:
                     yield position + index, number, [_rows(array, index, len(part)) for array in arrays]
             position += len(part)
 
+    def is_suited(self, samples: Sequence[Feeds], runs: int) -> bool:
+        """Return True if a number of runs of the samples is less work than a compilation."""
+        self._decide(samples)
+        return self._sample_work * len(samples) * runs <= self._left
+
     def _may_keep(self, token: Hashable) -> bool:
         return token in self._last_runs or self._stored_bytes < _MOST_STORED
 
@@ -236,8 +238,10 @@ class InterpretedSwitches:
         if self._stack:
             return
         graph = self._graph
+        before = graph.work
         single = graph.run(samples[0], graph.outputs)
         assert single is not None
+        self._sample_work = graph.work - before
         most = stack_size(graph.bytes)
         self._stack = 1
         if most > 1 and len(samples) > 1 and are_independent(graph, samples, single):
