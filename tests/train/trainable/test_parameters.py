@@ -21,7 +21,9 @@ def tensor(name: str, array: np.ndarray | float) -> onnx.TensorProto:
 
 
 def weight(name: str, *shape: int) -> onnx.TensorProto:
-    return tensor(name, RNG.standard_normal(shape) * 0.3)
+    """Return a random weight, which depends on its name and shape alone: not on the tests before."""
+    rng = np.random.default_rng([*name.encode(), *shape])
+    return tensor(name, rng.standard_normal(shape) * 0.3)
 
 
 def model(
