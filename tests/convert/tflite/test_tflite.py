@@ -356,3 +356,15 @@ def test_the_examples_of_the_caller_are_the_first_of_the_proof() -> None:
     (way,) = importer.ways(data, Options([example]))
     (feeds,) = way.read().examples
     assert feeds[str(value.name)] is not None and (feeds[str(value.name)] == 7).all()
+
+
+def test_complex_results_are_compared_as_pairs() -> None:
+    pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
+    file = File()
+    main = file.subgraph()
+    number = schema.ELEMENT_TYPES.index("COMPLEX64")
+    x, y = main.tensor([2, 1, 8]), main.tensor([2, 1, 5], type=number)
+    main.operator("RFFT2D", [x, main.constant(np.array([1, 8], np.int32))], [y])
+    main.inputs, main.outputs = [x], [y]
+    report = sardonyx.convert(file.data(), framework="tflite").report
+    assert report.verdict.status == "proved", report.verdict.reason

@@ -98,18 +98,32 @@ def interpreter(
         try:
             interpreter = interpreters.Interpreter(model_content=data, experimental_op_resolver_type=resolver)
             details = interpreter.get_input_details()
-            for name, detail in zip(names, details, strict=True):
-                if tuple(detail["shape"]) != np.shape(feeds[name]):
-                    interpreter.resize_tensor_input(detail["index"], np.shape(feeds[name]))
+            arrays = [_of_pairs(feeds[name], detail["dtype"]) for name, detail in zip(names, details, strict=True)]
+            for array, detail in zip(arrays, details, strict=True):
+                if tuple(detail["shape"]) != array.shape:
+                    interpreter.resize_tensor_input(detail["index"], array.shape)
             interpreter.allocate_tensors()
-            for name, detail in zip(names, details, strict=True):
-                interpreter.set_tensor(detail["index"], feeds[name])
+            for array, detail in zip(arrays, details, strict=True):
+                interpreter.set_tensor(detail["index"], array)
             interpreter.invoke()
             return {
-                name: interpreter.get_tensor(detail["index"])
+                name: _pairs(interpreter.get_tensor(detail["index"]))
                 for name, detail in zip(outputs, interpreter.get_output_details(), strict=True)
             }
         except (RuntimeError, ValueError) as error:
             raise EvaluationError(f"the interpreter refuses: {error}", where="model.tflite") from error
 
     return run, ""
+
+
+def _pairs(array: Any) -> Any:
+    """Return complex numbers as pairs along a last axis, as the model has them; others as they are."""
+    return np.stack([array.real, array.imag], -1) if np.iscomplexobj(array) else array
+
+
+def _of_pairs(array: Any, dtype: Any) -> Any:
+    """Return pairs along a last axis as complex numbers, if the file has these."""
+    array = np.asarray(array)
+    if np.dtype(dtype).kind != "c":
+        return array
+    return (array[..., 0] + 1j * array[..., 1]).astype(dtype)
