@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import sardonyx
 from sardonyx.convert.weights.blocks import Blocks
+from sardonyx.convert.weights.checkpoint import SafetensorsFiles
 from sardonyx.convert.weights.gguf import GgufFile
 from sardonyx.errors import ModelFileError, SardonyxError, UnsupportedError
 from tests.convert.weights.checkpoints import (
@@ -150,3 +151,19 @@ def test_damaged_gguf_files_end_in_named_errors(
     except SardonyxError:
         return
     assert all(isinstance(tensor, (np.ndarray, Blocks)) for tensor in tensors)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 100_000,
+        b'{"w": {"dtype": "F32", "shape": [1e999], "data_offsets": [0, 4]}}',
+        b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1e999]}}',
+    ],
+    ids=["nested lists", "an infinite size", "an infinite offset"],
+)
+def test_headers_that_python_cannot_read_are_named(header: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(ModelFileError, match=r"is not JSON|is malformed"):
+        SafetensorsFiles(path).tensor("w")

@@ -83,7 +83,7 @@ class SafetensorsFiles:
         try:
             header = json.loads(bytes(data[8 : 8 + length]))
             entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, RecursionError) as error:
             raise ModelFileError(f"the header is not JSON: {error}", where=where) from error
         for name, entry in entries.items():
             self._entries[name] = (data[8 + length :], entry, where)
@@ -100,7 +100,7 @@ class SafetensorsFiles:
         try:
             dtype, shape = _TYPES[entry["dtype"]], [int(n) for n in entry["shape"]]
             start, end = (int(n) for n in entry["data_offsets"])
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise ModelFileError(f"tensor '{name}' is malformed: {error}", where=where) from error
         count = 1
         for size in shape:
