@@ -34,7 +34,7 @@ _CHANNEL_WORK = 5.0
 """Multiplications that take as long, on the interpreter, as a call of a node, an element of its result, and a
 multiplication of a convolution by channel; Zen 5, ``benchmarks/compress.py``."""
 
-_PROGRAM_WORK, _LAYER_WORK, _OTHER_WORK = 1.5e9, 4e8, 3e7
+_PROGRAM_WORK, _LAYER_WORK, _OTHER_WORK = 2.5e9, 7e8, 5e7
 """Multiplications that take as long as a compilation: of a program, of each convolution or product in it, and of each
 other node; the interpreter does 5e9 a second in small networks, and 2e10 in large ones."""
 
