@@ -13,6 +13,7 @@ import pytest
 from sardonyx import Session
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime.editing.history import History
+from sardonyx.runtime.live.model_version import ModelVersion
 
 ROWS = 24
 
@@ -85,6 +86,31 @@ def publish_and_call(publications: int, versions: int) -> int:
 
 def test_every_answer_is_that_of_one_publication() -> None:
     assert publish_and_call(200, 5) > 0
+
+
+def test_the_first_call_after_a_publication_is_as_direct_as_the_ones_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(network(), compile="wait")
+    x = {"x": np.ones((3, ROWS), np.float32)}
+    for number in (1, 2):
+        session.update_weights(weights(number))
+        session.run(None, x)
+        session.run(None, x)
+    indirect: list[ModelVersion] = []
+    run = ModelVersion.run
+
+    def counted(version: ModelVersion, *arguments: Any) -> list[Any]:
+        indirect.append(version)
+        return run(version, *arguments)
+
+    monkeypatch.setattr(ModelVersion, "run", counted)
+    for number in (3, 4):
+        session.update_weights(weights(number))
+        np.testing.assert_allclose(session.run(None, x)[0], number, rtol=1e-2)
+    # Other sizes than those of the calls before are answered too.
+    session.update_weights(weights(5))
+    (y,) = session.run(None, {"x": np.ones((7, ROWS), np.float32)})
+    assert y.shape == (7, ROWS) and not indirect
+    np.testing.assert_allclose(y, 5, rtol=1e-2)
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.base.gc_pause import collector_paused
+from sardonyx.base.thread_priority import let_calls_pass
 from sardonyx.core.ir.types import STRING, TensorType
 from sardonyx.errors import ExecutionError, FeedError, SardonyxError
 
@@ -52,6 +53,7 @@ class NativeModel:
         self._positions = {name: position for position, name in enumerate(self.output_names)}
         self._types = [value.type for value in program.function.inputs]
         self._entry: Entry | HostTailEntry | None = None
+        self._connected: Sequence[np.ndarray] | None = None
         # The elements of text tensors are checked too.
         self._plain = [
             (name, type.dtype.numpy()) if isinstance(type, TensorType) and type.dtype != STRING else (name, None)
@@ -137,7 +139,12 @@ class NativeModel:
         swapped = self._swap.over(self.program, model, optimization)
         if swapped is None:
             return None
-        return NativeModel(swapped[0], self.input_names, self.output_names, self._source, swapped[1])
+        other = NativeModel(swapped[0], self.input_names, self.output_names, self._source, swapped[1])
+        if self._connected is not None:
+            # The first calls after a publication would connect it instead, and be several times as long.
+            let_calls_pass()
+            other._connect(self._connected)
+        return other
 
     @property
     def output_bytes(self) -> dict[str, int]:
@@ -179,7 +186,7 @@ class NativeModel:
         """Free memory that no call uses."""
         from sardonyx.runtime.compiled.memory_usage import shrink
 
-        self._entry, self._ran = None, False
+        self._entry, self._connected, self._ran = None, None, False
         self._may_have_entry = self._is_plain
         shrink(self.program)
 
@@ -245,15 +252,22 @@ class NativeModel:
         arrays = self.arrays(feeds)
         results = self.program.run(arrays, context)
         if self._may_have_entry and self._ran and self._entry is None:
-            from sardonyx.compiler.direct_call import direct
-
-            self._entry = direct(self.program, self.input_names, arrays)
-            self._may_have_entry = self._entry is not None
+            self._connect(arrays)
         self._ran = True
         if output_names is None:
             return results
         by_name = dict(zip(self.output_names, results, strict=True))
         return [by_name[name] for name in output_names]
+
+    def _connect(self, arrays: Sequence[np.ndarray]) -> None:
+        """Let a generated function make calls, if there can be one; it is prepared for the sizes of these arrays."""
+        from sardonyx.compiler.direct_call import direct
+
+        self._entry = direct(self.program, self.input_names, arrays)
+        self._may_have_entry = self._entry is not None
+        if self._entry is not None:
+            # Types and sizes alone, without the elements.
+            self._connected = [np.broadcast_to(np.empty((), array.dtype), array.shape) for array in arrays]
 
     def arrays(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the arguments of the program for feeds; raises like :meth:`run`."""

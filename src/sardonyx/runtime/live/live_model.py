@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sardonyx.base import background_threads
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.recycled_arrays import release_all
-from sardonyx.base.thread_priority import run_after_calls
+from sardonyx.base.thread_priority import let_calls_pass, run_after_calls
 from sardonyx.errors import EditError, SardonyxError, UnsupportedError
 from sardonyx.runtime.editing.history import Commit, History
 from sardonyx.runtime.live.model_version import ModelVersion
@@ -120,6 +120,7 @@ class LiveModel:
 
             weighted = before.weighted or WeightedModel.of(before.model, before.structure)
             replaced = weighted.replaced(weights, before.native.program.copy_arrays)
+            let_calls_pass()
             version = None if replaced is None else run_after_calls(lambda: before.reweighted(replaced))
             if version is None:
                 return False
