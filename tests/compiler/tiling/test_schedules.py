@@ -27,7 +27,7 @@ from sardonyx.compiler.tiling.rows import RowProblem, RowSchedule, choose_rows
 from sardonyx.compiler.tiling.trees import TreeProblem, TreeSchedule, choose_trees
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core import language as L
-from sardonyx.core.dim import Dim
+from sardonyx.core.dim import Dim, ceil_div
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
@@ -114,6 +114,25 @@ def test_candidates_have_an_estimated_cost_where_sizes_are_known() -> None:
     assert winograd.schedule.algorithm == "winograd"
     assert winograd.cost is not None
     assert all(candidate.cost is not None and candidate.cost >= winograd.cost for candidate in winograd.candidates)
+
+
+@pytest.mark.parametrize(("channels", "scale"), [(64, 4), (128, 8), (256, 16), (512, 32)])
+def test_open_sizes_of_an_image_have_the_algorithm_of_an_image_of_224(channels: int, scale: int) -> None:
+    """A quotient of an image's size is that of a deep layer: few results do not pay for reading transformed weights."""
+    height, width = (ceil_div(Dim.symbol(name), scale) for name in ("h", "w"))
+    target = NAMED["avx512"]
+    of_open = choose_convolution(convolution(channels, channels, 3, out=(height, width)), target).schedule
+    of_image = choose_convolution(convolution(channels, channels, 3, out=(224 // scale,) * 2), target).schedule
+    assert of_open.algorithm == of_image.algorithm == ("direct" if scale == 32 else "winograd")
+    assert of_open.winograd_tile == of_image.winograd_tile
+
+
+def test_open_sizes_without_an_image_count_as_those_of_the_middle_of_a_network() -> None:
+    """A size that no image of 224 has, and one that is a symbol of its own."""
+    target = NAMED["avx512"]
+    typical = choose_convolution(convolution(64, 64, 3, out=(56, 56)), target).schedule
+    for size in (Dim.symbol("h"), Dim.symbol("a") // (Dim.symbol("b") - 224)):
+        assert choose_convolution(convolution(64, 64, 3, out=(size, size)), target).schedule == typical
 
 
 def test_a_problem_names_all_that_the_choice_depends_on() -> None:

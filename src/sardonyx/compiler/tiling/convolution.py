@@ -28,6 +28,7 @@ from sardonyx.compiler.tiling.toom_cook import LARGEST
 from sardonyx.compiler.tiling.windows import Windows, block_count
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.ir.types import BFLOAT16, FLOAT, UINT8, DType, is_integer
+from sardonyx.errors import ShapeError
 
 Algorithm = Literal["direct", "planar", "depthwise", "winograd", "matrix"]
 
@@ -114,7 +115,7 @@ class ConvolutionProblem:
 
     @property
     def _typical(self) -> tuple[int, ...]:
-        return tuple(size if isinstance(size, int) else costs.TYPICAL_SIZE for size in self.out)
+        return tuple(size if isinstance(size, int) else _typical_size(size) for size in self.out)
 
     @property
     def largest_winograd_error(self) -> float:
@@ -127,6 +128,15 @@ class ConvolutionProblem:
         rows, columns = self._typical
         batch = self.batch if isinstance(self.batch, int) else 1
         return {"batch": batch, "channels": self.channels, "filters": self.filters, "out": (rows, columns)}
+
+
+def _typical_size(size: Dim) -> int:
+    """Return the rows or columns that costs assume for an open size: an image's, at most a typical one."""
+    try:
+        of_image = size.evaluate(dict.fromkeys(size.symbols(), costs.TYPICAL_IMAGE))
+    except ShapeError:  # No image of this size exists.
+        return costs.TYPICAL_SIZE
+    return min(max(of_image, 1), costs.TYPICAL_SIZE)
 
 
 def _times(sizes: tuple[int, ...]) -> str:

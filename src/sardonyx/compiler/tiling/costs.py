@@ -179,8 +179,11 @@ FEWEST_PLANAR_COLUMNS = 28
 TYPICAL_WIDTHS = (7, 10, 14, 20, 28, 40, 56, 80)
 """Widths of common networks, for which a tile is chosen if the width is open."""
 
-TYPICAL_SIZE = 56
-"""The rows and columns that Winograd's cost assumes for open sizes."""
+TYPICAL_IMAGE, TYPICAL_SIZE = 224, 56
+"""For open sizes: the rows and columns of an image that Winograd's cost assumes, and the most of a layer.
+
+Sizes of deep layers are quotients of the image's; a layer of few results reads its transformed weights for little work.
+"""
 
 MOST_PLANAR_VECTORS = 8
 """Most vectors of outputs of a planar tile: rows are seldom wider.
