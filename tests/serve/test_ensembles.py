@@ -172,7 +172,7 @@ def test_requests_are_checked_before_the_first_step(
         (described("IN FP32 4, IN2 FP32 4") + steps(DOUBLED, NET), "'IN2' is not used"),
         (described(outputs="OUT FP32 2, P FP32 2") + steps(DOUBLED, NET), "'P' is not computed"),
         (described("IN FP32 4") + steps(("gather", "x: IN, i: b", "y: a"), ("gather", "x: a, i: c", "y: b"),
-                                        ("net", "x: a", "y: OUT"), ("net", "x: b", "y: c")), "wait for each other"),
+                                        ("net", "x: a", "y: OUT"), ("net", "x: b", "y: c")), "a cycle among the steps"),
         (described() + steps(("doubled", "z: IN", "y: mid"), NET), "no input 'z'"),
         (described() + steps(("doubled", "x: IN", "z: mid"), NET), "no output 'z'"),
         (described() + steps(("add_sub", "INPUT0: IN", "OUTPUT0: OUT")), "INT32|FP32"),
@@ -187,7 +187,7 @@ def test_requests_are_checked_before_the_first_step(
         (described() + steps(DOUBLED, NET) + 'backend: "onnxruntime"', "no backend"),
         (described() + steps(DOUBLED, NET) + 'model_warmup { name: "w" }', "model_warmup"),
         (described() + steps(DOUBLED, ("small", "x: mid", "y: OUT")), "permits 8 rows, its model small 2"),
-        (described() + steps(("circle", "IN: IN", "OUT: OUT")), "need each other: circle → circle"),
+        (described() + steps(("circle", "IN: IN", "OUT: OUT")), "have a cycle: circle → circle"),
         (described(outputs="OUT FP32 1") + steps(("gather", "x: IN", "y: OUT")), "input 'i'"),
     ],
 )  # fmt: skip
@@ -218,7 +218,7 @@ def test_ensembles_in_ensembles_are_loaded_after_their_models(tmp_path: Path) ->
         outer = (("all", "IN: IN", "OUT: OUT"),)
         write(tmp_path, "pipe", HEAD + described() + steps(*outer))
         reply = client.post("/v2/repository/models/pipe/load")
-        assert reply.status == 503 and "need each other" in reply.json()["error"]
+        assert reply.status == 503 and "have a cycle" in reply.json()["error"]
         assert client.infer("all", [tensor("IN", "FP32", [1, 4], [1.0] * 4)]).status == 200
 
 

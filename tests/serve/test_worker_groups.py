@@ -337,3 +337,26 @@ def test_processes_agree_while_one_is_killed(tmp_path: Path) -> None:
         assert latest[0] >= 39 and len(values) >= 40, values
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) in (0, 1)
+
+
+def test_workers_of_a_killed_supervisor_remove_their_folder(tmp_path: Path) -> None:
+    model = save("weighted", tmp_path / "weighted.onnx")
+    arguments = (str(model), "--http", "127.0.0.1:0", "--workers", "2", "--drain", "5", "--control", "edit")
+    with process(*arguments) as (running, _):
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        if not children.exists():
+            pytest.skip("the system does not list child processes")
+        end = time.monotonic() + 30
+        while len(pids := children.read_text().split()) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        environment = dict(
+            entry.split("=", 1) for entry in Path(f"/proc/{pids[0]}/environ").read_text().split("\0") if entry
+        )
+        folder = Path(environment["SARDONYX_SERVE_GROUP"])
+        assert folder.is_dir()
+        running.kill()
+        end = time.monotonic() + 30
+        while folder.exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)

@@ -117,7 +117,7 @@ def products(multiplications: int) -> _OneThread | _Unchanged:
 
 
 def small_work(is_small: bool) -> _OneThread | _Unchanged:
-    """Return a context for many products, small ones on the whole, that are computed one after another."""
+    """Return a context for a sequence of products; one thread computes all of them if most are small."""
     return _ONE_THREAD if is_small else _UNCHANGED
 
 

@@ -208,7 +208,7 @@ def _announce(server: Any, as_json: bool) -> None:
     print_text(f"Serving {', '.join(models) or 'no model'} at {server.url_or_path}{also}")
 
 
-def _supervise(http: str, grpc: str | None, workers: int, are_changed: bool, drain: float, as_json: bool) -> int:
+def _supervise(http: str, grpc: str | None, workers: int, can_change: bool, drain: float, as_json: bool) -> int:
     from sardonyx.serve.server import Address
     from sardonyx.serve.workers import Supervisor, reserve_port
 
@@ -222,4 +222,4 @@ def _supervise(http: str, grpc: str | None, workers: int, are_changed: bool, dra
             print_json({"http": f"http://{address.host}:{port}", "grpc": grpc_port, "models": []})
             sys.stdout.flush()
         words = sys.argv[1:]
-        return Supervisor([*words, "--http", f"{address.host}:{port}"], workers, drain, are_changed).run()
+        return Supervisor([*words, "--http", f"{address.host}:{port}"], workers, drain, can_change).run()

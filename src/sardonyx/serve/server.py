@@ -374,14 +374,14 @@ class Server:
             if name not in self._models:
                 continue
             if path := cycle(name, self._parts):
-                raise OptionError(f"ensembles need each other: {' → '.join(path)}.", where="models")
+                raise OptionError(f"the ensembles have a cycle: {' → '.join(path)}.", where="models")
             service.host.put(name, [await service.in_worker(functools.partial(_served, name, self._models[name]))])
             service.host.require_ready(name)
         return service
 
     def _parts(self, name: str) -> list[str]:
         entry = self._models.get(name)
-        return sorted({step.model for step in entry.steps}) if isinstance(entry, Ensemble) else []
+        return entry.models if isinstance(entry, Ensemble) else []
 
     async def _listen(self, address: Address, loop: asyncio.AbstractEventLoop, connections: Connections) -> None:
         context = None if self.options.tls is None else self.options.tls.context()
@@ -487,7 +487,7 @@ class Server:
 
 
 def _ignore() -> None:
-    """Go on: a server in a thread has no supervisor that would start it anew."""
+    """Do nothing: a server in a thread has no supervisor that would start it anew."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -51,11 +51,17 @@ def group_folder() -> Path | None:
 
 
 def stop_with_supervisor(stop: Callable[[], object]) -> None:
-    """Call a function when the supervisor has gone: its end of this process's standard input is closed."""
+    """Call a function when the supervisor has gone: its end of this process's standard input is closed.
+
+    The folder of the group is removed first: a supervisor that was killed has left it.
+    """
 
     def watch() -> None:
         while os.read(0, 1024):
             pass
+        folder = group_folder()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         stop()
 
     threading.Thread(target=watch, name="sardonyx-serve-supervisor", daemon=True).start()
@@ -104,10 +110,10 @@ class Supervisor:
         arguments: The arguments of a worker, after ``python -m sardonyx``.
         workers: The number of workers.
         drain_seconds: Seconds that workers have to end.
-        are_changed: True if clients may change models, in all workers at once.
+        can_change: True if clients may change models, in all workers at once.
     """
 
-    def __init__(self, arguments: Sequence[str], workers: int, drain_seconds: float, are_changed: bool = False) -> None:
+    def __init__(self, arguments: Sequence[str], workers: int, drain_seconds: float, can_change: bool = False) -> None:
         if workers < 1:
             raise OptionError(f"expected at least 1 worker, got {workers}.", where="--workers")
         self._arguments = list(arguments)
@@ -116,7 +122,7 @@ class Supervisor:
         self._starts = [0.0] * workers
         self._failures = 0
         self._stopping = 0
-        self._are_changed = are_changed
+        self._can_change = can_change
         self._group: Path | None = None
 
     def run(self) -> int:
@@ -125,7 +131,7 @@ class Supervisor:
         A second signal ends them at once.
         """
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        if self._are_changed:
+        if self._can_change:
             # Only this user may enter the folder. The path of a socket is short, that of temporary files may not be.
             folder = tempfile.gettempdir()
             self._group = Path(tempfile.mkdtemp(prefix="sardonyx-", dir=folder if len(folder) < _PATH else "/tmp"))

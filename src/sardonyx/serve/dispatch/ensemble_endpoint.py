@@ -43,7 +43,7 @@ _ATTEMPTS = 16
 """Limit of the repetitions of a request whose steps meet several revisions of one model."""
 
 
-class Flow:
+class RunningRequests:
     """The requests of an ensemble that are being computed, with the attributes of a queue.
 
     Attributes:
@@ -85,7 +85,7 @@ class EnsembleEndpoint:
 
     def __init__(self, model: ServedEnsemble, limits: Limits, find: Find, infer: Infer) -> None:
         self.model = model
-        self.queue = Flow()
+        self.queue = RunningRequests()
         self.cache = AnswerCache() if model.ensemble.cached else None
         self._limits = limits
         self._find = find
@@ -136,7 +136,7 @@ class EnsembleEndpoint:
         return needed
 
     def refit(self) -> None:
-        """Take the models that are loaded now, and let go of others."""
+        """Use the models that are loaded now, and release others."""
         self._fitted = ()
         self.model.forget_parts()
         # Missing models are refused by each request.
@@ -163,7 +163,7 @@ class EnsembleEndpoint:
             )  # fmt: skip
 
         def compute(done: Done) -> Cancellable | None:
-            return _Flight(self, parts, request, rows, done, self._infer).begin()
+            return _EnsembleRequest(self, parts, request, rows, done, self._infer).begin()
 
         if self.cache is None or self.is_stateful:
             return compute(done)
@@ -182,7 +182,7 @@ class EnsembleEndpoint:
         return rows
 
 
-class _Flight:
+class _EnsembleRequest:
     """One request on its way through the steps of an ensemble."""
 
     def __init__(
@@ -213,7 +213,7 @@ class _Flight:
         self._active: dict[int, Cancellable | None] = {}
         self._revisions: dict[AnyEndpoint, int] = {}
 
-    def begin(self) -> _Flight | None:
+    def begin(self) -> _EnsembleRequest | None:
         """Begin the first steps; return the request for cancellation, or None if it is answered already."""
         self._endpoint.queue.running += 1
         # The models stay until the request is answered, even if they are unloaded meanwhile.
@@ -318,7 +318,15 @@ class _Flight:
     def _repeat(self, index: int) -> None:
         """Begin anew, because an edit came between two steps of one model."""
         if self._attempt == _ATTEMPTS:
-            self._fail(index, RequestError("edits of the model went on.", kind="unavailable", retry_after=1.0))
+            self._fail(
+                index,
+                RequestError(
+                    f"edits changed the model during {_ATTEMPTS + 1} attempts.",
+                    kind="unavailable",
+                    retry_after=1.0,
+                    remedy="Repeat the request later.",
+                ),
+            )
             return
         self._attempt += 1
         for entry in self._active.values():

@@ -92,7 +92,12 @@ class Ensemble:
             computed.update(tensor for step in ready for tensor in step.outputs.values())
             waiting = [step for step in waiting if step not in ready]
         if waiting:
-            yield f"the steps {', '.join(step.model for step in waiting)} wait for each other."
+            yield f"the graph has a cycle among the steps {', '.join(step.model for step in waiting)}."
+
+    @property
+    def models(self) -> list[str]:
+        """The names of the models, in alphabetical order, each once."""
+        return sorted({step.model for step in self.steps})
 
     def needed(self, outputs: Sequence[str]) -> list[int]:
         """Return the indices of the steps that some outputs depend on, in ascending order."""
@@ -125,7 +130,7 @@ class ServedEnsemble(Served):
         self._labels: Mapping[str, Sequence[str]] = ensemble.labels
 
     def fit(self, parts: Sequence[Served]) -> None:
-        """Take the models of the steps, which an edit or a load may have changed.
+        """Check the models of the steps, which an edit or a load may have changed, and derive inputs and outputs.
 
         Args:
             parts: A model for each step.
@@ -158,7 +163,7 @@ class ServedEnsemble(Served):
         )
 
     def forget_parts(self) -> None:
-        """Let go of the models of the steps."""
+        """Release the models of the steps."""
         self._parts = ()
 
     @property
@@ -173,10 +178,9 @@ class ServedEnsemble(Served):
         Raises:
             RequestError: Always.
         """
-        models = sorted({step.model for step in self.ensemble.steps})
         raise RequestError(
             "an ensemble has no graph of its own.", kind="unsupported", where=self.name,
-            remedy=f"Use its models: {', '.join(models)}.",
+            remedy=f"Use its models: {', '.join(self.ensemble.models)}.",
         )  # fmt: skip
 
     @property

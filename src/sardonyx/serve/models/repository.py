@@ -168,7 +168,7 @@ class Repository:
             changes: dict[str, Any] = {"version": number, "labels": labels, "cached": cached}
             before = ServedEnsemble(files.name, dataclasses.replace(ensemble, **changes))
         if path := cycle(files.name, self.parts):
-            raise ModelFileError(f"ensembles need each other: {' → '.join(path)}.", where=files.name)
+            raise ModelFileError(f"the ensembles have a cycle: {' → '.join(path)}.", where=files.name)
         # Another object: requests read the served one meanwhile, and take its models themselves.
         fitted = ServedEnsemble(files.name, before.ensemble)
         fitted.fit([self._part(step, files.name) for step in ensemble.steps])
@@ -188,7 +188,7 @@ class Repository:
         """Return the signature of the files, for an ensemble with those of its models."""
         if files.config.ensemble is None:
             return files.signature
-        parts = sorted({step.model for step in files.config.ensemble.steps})
+        parts = files.config.ensemble.models
         return (*files.signature, *(self._loaded[part][0].signature for part in parts if part in self._loaded))
 
     def ordered(self, names: Iterable[str]) -> list[str]:
@@ -201,7 +201,7 @@ class Repository:
             ensemble = model_files(self.root, name).config.ensemble
         except SardonyxError:  # The load of the model states the reason.
             return []
-        return [] if ensemble is None else sorted({step.model for step in ensemble.steps})
+        return [] if ensemble is None else ensemble.models
 
     def reload(self, name: str) -> list[Served]:
         """Load the files of a model even if they did not change; raises like :meth:`load`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from sardonyx import __version__
 from sardonyx.runtime.editing.history import Commit
-from sardonyx.serve.dispatch.ensemble_endpoint import Flow
+from sardonyx.serve.dispatch.ensemble_endpoint import RunningRequests
 from sardonyx.serve.dispatch.queue import Queue
 from sardonyx.serve.models.model import ServedModel
 from sardonyx.serve.models.served import Served
@@ -81,7 +81,7 @@ def samples(service: Service) -> list[Family]:
     return families
 
 
-def _triton_families(endpoints: Sequence[tuple[tuple[str, str], Queue | Flow, Statistics]]) -> list[Family]:
+def _triton_families(endpoints: Sequence[tuple[tuple[str, str], Queue | RunningRequests, Statistics]]) -> list[Family]:
     """Return the metrics that Triton has, under its names, which lack the suffix of counters."""
     families = [
         Family("unknown", name, text, LABELS, [(v, read(s)) for v, _, s in endpoints]) for name, text, read in _TRITON

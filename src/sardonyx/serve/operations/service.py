@@ -605,10 +605,11 @@ def _state(model: Served) -> State:
     if not isinstance(model, ServedModel):
         return State(model.name, model.version, -1, b"")
     snapshot = model.session.snapshot()
-    data = b""
+    source = None
     if snapshot.revision:
         with contextlib.suppress(UnsupportedError):  # A compiled file holds no model, and has no edits.
-            data = to_proto(snapshot.model).SerializeToString()
+            source = snapshot.model
+    data = b"" if source is None else to_proto(source).SerializeToString()
     return State(model.name, model.version, snapshot.revision, data)
 
 

@@ -42,10 +42,10 @@ _LOCK_STEP = 0.005
 _PREPARE_SECONDS = 600.0
 """Longest preparation of an edit, which may compile."""
 
-T = TypeVar("T")
-
 _CLOSE_SECONDS = 5.0
 """Longest wait of a worker that ends for changes that are under way."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger("sardonyx.serve")
 
@@ -125,11 +125,12 @@ class WorkerGroup:
             ResourceError: The folder cannot be used, or the other workers are busy.
         """
         async with self._exclusive():
-            for link in await self._links():
-                states = await self._states_of(link)
-                if states is not None:
-                    await self._member.take(states)
-                    break
+            async with self._links() as links:
+                for link in links:
+                    states = await self._states_of(link)
+                    if states is not None:
+                        await self._member.take(states)
+                        break
             self._own.unlink(missing_ok=True)
             self._listener = await asyncio.start_unix_server(self._accept, str(self._own))
 
@@ -166,34 +167,29 @@ class WorkerGroup:
         identity = uuid.uuid4().hex
         head, data = await self._member.in_worker(change.packed)
         message = encoded({**head, "operation": "change", "id": identity})
-        async with self._exclusive():
-            links = await self._links()
+        async with self._exclusive(), self._links() as links:
+            own = _Preparation(self._member, change, session)
+            with own:
+                exchanges = [asyncio.ensure_future(_exchange(link, message, data)) for link in links]
+                problem = await own.wait()
+                answers = [(link, answer) for link, answer in await asyncio.gather(*exchanges) if answer]
+                problem = problem or _problem([head for _, (head, _) in answers], own.before)
+                others = [link for link, _ in answers]
+                if problem is not None or not own.is_waiting:
+                    await _tell(others, go=False, revision=own.before)
+                    return await own.refused(problem)
+                record = self._folder / f"{identity}.go"
+                record.touch()
+                await _tell(others, go=True, revision=own.before)
+                own.decide(True)
             try:
-                own = _Preparation(self._member, change, session)
-                with own:
-                    exchanges = [asyncio.ensure_future(_exchange(link, message, data)) for link in links]
-                    problem = await own.wait()
-                    answers = [(link, answer) for link, answer in await asyncio.gather(*exchanges) if answer]
-                    problem = problem or _problem([head for _, (head, _) in answers], own.before)
-                    others = [link for link, _ in answers]
-                    if problem is not None or not own.is_waiting:
-                        await _tell(others, go=False, revision=own.before)
-                        return await own.refused(problem)
-                    record = self._folder / f"{identity}.go"
-                    record.touch()
-                    await _tell(others, go=True, revision=own.before)
-                    own.decide(True)
-                try:
-                    result = await own.result()
-                except Exception:
-                    self._leave()  # The others have published the edit.
-                    raise
-                await asyncio.gather(*map(_finished, others))
-                record.unlink(missing_ok=True)
-                return result
-            finally:
-                for link in links:
-                    link.writer.close()
+                result = await own.result()
+            except Exception:
+                self._leave()  # The others have published the edit.
+                raise
+            await asyncio.gather(*map(_finished, others))
+            record.unlink(missing_ok=True)
+            return result
 
     def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Return a task that is not collected before its end."""
@@ -217,22 +213,25 @@ class WorkerGroup:
         message = encoded({"operation": operation, "model": model, "parameters": dict(parameters)})
         async with self._exclusive():
             await own()
-            links = await self._links()
-            await asyncio.gather(*(_exchange(link, message) for link in links))
+            async with self._links() as links:
+                await asyncio.gather(*(_exchange(link, message) for link in links))
+
+    @contextlib.asynccontextmanager
+    async def _links(self) -> AsyncIterator[list[_Link]]:
+        """Connect to all other workers that serve; the connections are closed at the end of the block."""
+        links: list[_Link] = []
+        try:
+            for path in sorted(self._folder.glob("*.sock")):
+                if path == self._own:
+                    continue
+                try:
+                    links.append(_Link(*await asyncio.open_unix_connection(str(path))))
+                except (ConnectionError, FileNotFoundError):
+                    path.unlink(missing_ok=True)
+            yield links
+        finally:
             for link in links:
                 link.writer.close()
-
-    async def _links(self) -> list[_Link]:
-        """Return connections to all other workers that serve."""
-        links = []
-        for path in sorted(self._folder.glob("*.sock")):
-            if path == self._own:
-                continue
-            try:
-                links.append(_Link(*await asyncio.open_unix_connection(str(path))))
-            except (ConnectionError, FileNotFoundError):
-                path.unlink(missing_ok=True)
-        return links
 
     @contextlib.asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
@@ -259,7 +258,6 @@ class WorkerGroup:
 
     async def _states_of(self, link: _Link) -> list[State] | None:
         _, answer = await _exchange(link, encoded({"operation": "state"}))
-        link.writer.close()
         if answer is None:
             return None
         head, data = answer
@@ -396,7 +394,7 @@ class _Preparation:
     def decide(self, go: bool) -> None:
         """Let the edit be published, or forgotten."""
         self._decision.set_result(go)
-        # An edit that is forgotten ends with an exception, which nobody may await.
+        # An edit that is forgotten ends with an exception, which the event loop reports unless it is read.
         self._task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
 
     async def refused(self, problem: Exception | None) -> dict[str, Any]:
@@ -443,7 +441,7 @@ async def _tell(others: list[_Link], *, go: bool, revision: int) -> None:
 
 
 async def _exchange(link: _Link, message: bytes, data: bytes = b"") -> tuple[_Link, _Message | None]:
-    """Send a message, and return the link and the answer; None if the other worker ends meanwhile, or stands still."""
+    """Send a message, and return the link and the answer; None if the other worker ends, or is too slow."""
     try:
         await _send(link, message, data)
         return link, await asyncio.wait_for(_received(link), _PREPARE_SECONDS)
@@ -453,7 +451,7 @@ async def _exchange(link: _Link, message: bytes, data: bytes = b"") -> tuple[_Li
 
 async def _finished(link: _Link) -> None:
     """Wait until another worker has published a change, or has ended."""
-    with contextlib.suppress(asyncio.TimeoutError):
+    with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(_received(link), _PREPARE_SECONDS)
 
 
