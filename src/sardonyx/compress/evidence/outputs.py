@@ -78,17 +78,17 @@ def record_stacked(
     for number in (0, len(judged) - 1):
         part = slice(number * count, (number + 1) * count)
         for whole, single in zip(results, session.run(None, judged[number]), strict=True):
-            if np.shape(whole[part]) != np.shape(single) or not _are_equal(whole[part], single):
+            if np.shape(whole[part]) != np.shape(single) or not are_equal(whole[part], single, _ROUNDING):
                 return judged, record_outputs(session, judged)
     return [together], RecordedOutputs(tuple(info.name for info in session.get_outputs()), (results,))
 
 
-def _are_equal(first: np.ndarray, second: np.ndarray) -> bool:
-    """Return True for equal arrays, or floats that are equal up to rounding."""
+def are_equal(first: np.ndarray, second: np.ndarray, rounding: float) -> bool:
+    """Return True for equal arrays, or floats that differ by at most a share of the largest finite element."""
     if not is_float(second):
         return bool(np.array_equal(first, second))
     finite = second[np.isfinite(second)]
-    return np.allclose(first, second, rtol=0, atol=_ROUNDING * float(np.abs(finite).max(initial=0)), equal_nan=True)
+    return np.allclose(first, second, rtol=0, atol=rounding * float(np.abs(finite).max(initial=0)), equal_nan=True)
 
 
 def record_outputs(model: ir.Model | Session, judged: Iterable[Mapping[str, Any]]) -> RecordedOutputs:

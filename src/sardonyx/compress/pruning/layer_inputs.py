@@ -33,7 +33,7 @@ class LayerInputs:
     ) -> None:  # fmt: skip
         self._model, self._needs, self._samples = model, needs, samples
         limit = min(needs.most_bytes, max(LEAST_BYTES, weight_bytes // 4)) if needs.second_moments else 0
-        self._parts = _parts(list(sites), limit) if needs.most_bytes and limit else [list(sites)]
+        self._parts = _parts(list(sites), limit) if limit else [list(sites)]
         self._part_of = {site.label: number for number, part in enumerate(self._parts) for site in part}
         self._current, self._inputs = -1, dict[str, SiteInput]()
 
@@ -43,7 +43,7 @@ class LayerInputs:
         if part is None:
             return None
         if part != self._current:
-            self._inputs = {}
+            self._inputs = {}  # Two parts would take twice the limit.
             self._inputs = Observation(self._model, [], self._samples(), self._parts[part], self._needs).inputs
             self._current = part
         return self._inputs.get(label)

@@ -72,7 +72,7 @@ class Observation:
         """
         assert self._runs is not None
         for group, values in self._runs.run(samples):
-            feeds = group[0] if len(group) == 1 else stacked(group)
+            feeds = stacked(group)
             fed = {name: np.asarray(feeds[name]) for name in self._fed}
             numbers = [number_of(sample, self.count + index) for index, sample in enumerate(group)]
             self._observe({**values, **fed}, group, numbers)
@@ -164,7 +164,8 @@ def product_statistics(
     result = {name: Statistics() for name in factors}
     inner = [name for name in factors if name not in {value.name for value in model.graph.inputs}]
     for group, values in SampleRuns(model, inner).run(samples):
+        feeds = stacked(group)
         for name, own in factors.items():
-            array = values[name] if name in values else stacked(group)[name]  # An input of the model.
+            array = values[name] if name in values else feeds[name]
             result[name].add(np.asarray(array) * own, len(group))
     return result

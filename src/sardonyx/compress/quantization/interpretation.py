@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compress.evidence.outputs import are_equal
 from sardonyx.compress.quantization.placement import RECURRENT
 from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.ir.types import TensorType
@@ -319,7 +320,7 @@ class SampleRuns:
             self._stack, self._form = stack_size(graph.bytes), form_of(group[0])
 
     def _interpreted(self, group: Sequence[Feeds]) -> Iterator[tuple[list[Feeds], dict[str, np.ndarray]]]:
-        for part in self._parts(group):
+        for part in stacks(group, self._stack, self._form):
             graph = self._graph
             if graph is not None and graph.work > self._left:
                 graph = self._graph = None
@@ -341,14 +342,6 @@ class SampleRuns:
             assert evaluation is not None
             yield list(part), self._read(evaluation)
 
-    def _parts(self, group: Sequence[Feeds]) -> Iterator[list[Feeds]]:
-        """Yield samples in stacks; those of another form than the first, whose sizes are checked, by themselves."""
-        for part in stacks(group, self._stack):
-            if form_of(part[0]) == self._form:
-                yield part
-            else:
-                yield from ([feeds] for feeds in part)
-
     def _read(self, evaluation: Evaluation) -> dict[str, np.ndarray]:
         return {name: evaluation.array(value) for name, value in zip(self._names, self._values, strict=True)}
 
@@ -367,14 +360,17 @@ def stack_size(size: int) -> int:
     return int(min(max(_MOST_BYTES // max(size, 1), 1), _MOST_STACKED))
 
 
-def stacks(samples: Sequence[Feeds], most: int) -> list[list[Feeds]]:
-    """Return samples in groups of equal types and shapes, in order, of at most some samples."""
+def stacks(samples: Sequence[Feeds], most: int, form: object) -> list[list[Feeds]]:
+    """Return consecutive samples of a form in groups of at most some samples; others, which no run checked, singly."""
     result: list[list[Feeds]] = []
+    previous: object = None
     for feeds in samples:
-        if result and len(result[-1]) < most and form_of(result[-1][0]) == form_of(feeds) is not None:
+        current = form_of(feeds)
+        if result and len(result[-1]) < most and previous == current == form is not None:
             result[-1].append(feeds)
         else:
             result.append([feeds])
+        previous = current
     return result
 
 
@@ -386,8 +382,10 @@ def form_of(feeds: Feeds) -> object:
     return tuple(sorted((name, array.dtype.str, array.shape) for name, array in arrays.items()))
 
 
-def stacked(samples: Sequence[Feeds]) -> dict[str, np.ndarray]:
-    """Return samples of one form as one sample of more rows."""
+def stacked(samples: Sequence[Feeds]) -> Feeds:
+    """Return samples of one form as one sample of more rows; a single sample, which may hold scalars, as it is."""
+    if len(samples) == 1:
+        return samples[0]
     return {name: np.concatenate([np.asarray(feeds[name]) for feeds in samples]) for name in samples[0]}
 
 
@@ -399,8 +397,8 @@ def are_independent(graph: InterpretedGraph, samples: Sequence[Feeds], first: Ev
         samples: At least two samples.
         first: The outputs of the first sample.
     """
-    pair = list(samples[:2])
-    if len(stacks(pair, 2)) > 1:
+    pair = samples[:2]
+    if len(stacks(pair, 2, form_of(pair[0]))) > 1:
         return False
     try:
         both = graph.run(stacked(pair), graph.outputs, stacked=True)
@@ -416,16 +414,9 @@ def are_independent(graph: InterpretedGraph, samples: Sequence[Feeds], first: Ev
         if whole.shape != (2 * count, *parts[0].shape[1:]):
             return False
         for number, part in enumerate(parts):
-            if not _are_equal(whole[number * count : (number + 1) * count], part):
+            if not are_equal(whole[number * count : (number + 1) * count], part, _ROUNDING):
                 return False
     return True
-
-
-def _are_equal(first: np.ndarray, second: np.ndarray) -> bool:
-    if second.dtype.kind != "f":
-        return bool(np.array_equal(first, second))
-    finite = second[np.isfinite(second)]
-    return np.allclose(first, second, rtol=0, atol=_ROUNDING * float(np.abs(finite).max(initial=0)), equal_nan=True)
 
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:

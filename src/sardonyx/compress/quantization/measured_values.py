@@ -70,7 +70,7 @@ def measure_parts(model: ir.Model) -> list[int]:
 
 
 def _parts(value: ir.Value, path: tuple[int, ...]) -> list[tuple[ir.Value, tuple[int, ...]]]:
-    """Return the values that an output joins, with the places in joins of different kinds."""
+    """Return the values that an output joins, with its indices in joins of different kinds."""
     joined = _moved(value)
     node = joined.producer()
     if node is None or node.domain or node.op_type != "Concat":

@@ -1,7 +1,7 @@
 """Sensitivity: the error that the integers of a single node cause at the outputs, and the nodes that return to float.
 
-One compiled program has a switch per node: weights, scales and switches are inputs, so that no candidate is compiled.
-The errors of single nodes are nearly independent: their powers add up, which ranks the nodes; the choice is measured.
+Models with a switch per node (``switches.py``) measure candidates, so that none is compiled by itself. The errors of
+single nodes are nearly independent: their powers add up, which ranks the nodes; the choice is measured.
 """
 
 from __future__ import annotations

@@ -200,9 +200,9 @@ class InterpretedSwitches:
         """
         self._decide(samples)
         position = 0
-        for part in self._parts(samples):
+        for part in stacks(samples, self._stack, self._form):
             token = tuple(map(id, part))
-            feeds = part[0] if len(part) == 1 else stacked(part)
+            feeds = stacked(part)
             first: Evaluation | None = None
             for number, quantized in enumerate(settings):
                 bases = [base for base in (first, self._last_runs.get(token)) if base is not None]
@@ -246,13 +246,6 @@ class InterpretedSwitches:
         self._stack = 1
         if most > 1 and len(samples) > 1 and are_independent(graph, samples, single):
             self._stack, self._form = most, form_of(samples[0])
-
-    def _parts(self, samples: Sequence[Feeds]) -> Iterator[list[Feeds]]:
-        for part in stacks(samples, self._stack):
-            if form_of(part[0]) == self._form:
-                yield part
-            else:
-                yield from ([feeds] for feeds in part)
 
     def _changes(self, quantized: Collection[str]) -> dict[ir.Node, Change]:
         """Return what nodes read if some of them read integers."""

@@ -63,10 +63,10 @@ class TiedTables:
         values = self._stored[table][0]
         if not is_transposed:
             return values
-        turn = self._writer.node("Transpose", [values], str(values.name), ir.DataType.INT8, perm=[1, 0])
-        turn.outputs[0].shape = ir.Shape(weight.values.shape)
-        self._writer.insert_constants([turn])
-        return turn.outputs[0]
+        transpose = self._writer.node("Transpose", [values], str(values.name), ir.DataType.INT8, perm=[1, 0])
+        transpose.outputs[0].shape = ir.Shape(weight.values.shape)
+        self._writer.insert_constants([transpose])
+        return transpose.outputs[0]
 
     def rows(self, table: WeightSite) -> tuple[ir.Value, np.ndarray] | None:
         """Return the stored integers of a table and the scales of its rows; None if no product has written these."""

@@ -116,12 +116,12 @@ class _Writer:
         rank = a.shape[1]
         kind = (reader.op_type, index)
         if kind == ("MatMul", 1) and len(a.shape) == 2 and self._is_matrix(reader, 1):
-            change = self._node("MatMul", [self._node("MatMul", [self._thinned(x), a]), b])
+            change = self._node("MatMul", [self._node("MatMul", [self._with_dropout(x), a]), b])
         elif kind == ("Gemm", 1) and not reader.attributes.get_int("transA", 0):
             first, second = a, b
             if reader.attributes.get_int("transB", 0):
                 first, second = self._transposed(b), self._transposed(a)
-            change = self._node("MatMul", [self._node("MatMul", [self._thinned(x), first]), second])
+            change = self._node("MatMul", [self._node("MatMul", [self._with_dropout(x), first]), second])
             scale *= reader.attributes.get_float("alpha", 1.0)
         elif kind == ("Gather", 0) and not reader.attributes.get_int("axis", 0) and self._is_matrix(reader, 0):
             indices = reader.inputs[1]
@@ -133,7 +133,7 @@ class _Writer:
             point = [*self._shape(reader, 1)[:1], rank, *[1] * (len(shape) - 2)]
             mixing = self._node("Reshape", [a, self._initializer(f"{a.name}.kernel", np.array(point, np.int64))])
             attributes = [one for one in reader.attributes.values() if one.name != "kernel_shape"]
-            change = self._node("Conv", [self._node("Conv", [self._thinned(x), kernel], *attributes), mixing])
+            change = self._node("Conv", [self._node("Conv", [self._with_dropout(x), kernel], *attributes), mixing])
         elif kind == ("Transpose", 0) and [*reader.attributes.get_ints("perm", (1, 0))] == [1, 0]:
             return self._adapt_transposed(reader, a, b, scale)
         else:
@@ -165,7 +165,7 @@ class _Writer:
                 outputs[number] = new
         old.name, new.name = new.name, old.name
 
-    def _thinned(self, x: ir.Value) -> ir.Value:
+    def _with_dropout(self, x: ir.Value) -> ir.Value:
         """Return inputs of an adapter, of which steps leave some out; nodes of dropout act in training alone."""
         if not self._dropout:
             return x
