@@ -41,6 +41,13 @@ def _assigned(frame: Any) -> Any:
     return frame.drop(columns=["city", "part"])
 
 
+def _swapped(frame: Any) -> Any:
+    """Columns are assigned by position, whatever their names."""
+    frame = frame[["age", "hours"]].copy()
+    frame[["age", "hours"]] = frame[["hours", "age"]]
+    return frame
+
+
 def _branch(frame: Any) -> Any:
     return frame[["age"]] if frame["age"] > 0 else frame[["hours"]]
 
@@ -57,6 +64,11 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "a table of texts": lambda d: d["city"].map({"Paris": 1, "London": 2, "Oslo": 3}).to_frame(),
     "texts compared": lambda d: (d[["city"]] == "Paris").astype(float),
     "a choice": lambda d: pandas.DataFrame({"a": np.where(d["city"] == "Oslo", d["age"], 0), "b": d["hours"]}),
+    "columns of another frame": _swapped,
+    "columns by type": lambda d: d.select_dtypes(["number", "bool"])[["hours", "age"]],
+    "chosen columns of a new frame": lambda d: pandas.DataFrame(
+        {"a": d["age"], "b": d["hours"], "c": d["part"]}, columns=["b", "a"]
+    ),
     "membership": lambda d: d["city"].isin(["Paris", "Oslo"]).astype(int).to_frame(),
     "parts of texts": lambda d: pandas.DataFrame(
         {"a": d["city"].str.contains("on").astype(float), "b": d["city"].str.startswith("P").astype(float)}

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.base.replaced_attributes import replaced
 from sardonyx.convert.tabular.array_functions import as_matrix, joined_along
 from sardonyx.convert.tabular.arrays import Array, concatenated, lifted
 from sardonyx.convert.tabular.frame_functions import cut, frame_of, joined_columns
@@ -80,23 +81,23 @@ def _traced(function: Any, value: Any, options: Any) -> Any:
 @contextlib.contextmanager
 def _functions_of_arrays(names: dict[str, Any]) -> Iterator[None]:
     """Replace functions of numpy, and those of scikit-learn among the names of a function's module."""
-    replaced: dict[str, Any] = {
+    functions: dict[str, Any] = {
         name: _conversion(getattr(np, name), copies)
         for name, copies in (("asarray", False), ("asanyarray", False), ("ascontiguousarray", False), ("array", True))
     }
     fills = {"zeros": 0, "ones": 1, "empty": 0}
-    replaced |= {name: _filling(getattr(np, name), fill) for name, fill in fills.items()}
-    replaced |= {"full": _full(np.full), "c_": _Columns(np.c_)}
+    functions |= {name: _filling(getattr(np, name), fill) for name, fill in fills.items()}
+    functions |= {"full": _full(np.full), "c_": _Columns(np.c_)}
     checks = {
         name: _checked(value)
         for name, value in names.items()
         if name in _CHECKS and getattr(value, "__module__", "").startswith("sklearn.")
     }
     with _LOCK:
-        originals = {name: getattr(np, name) for name in replaced}
+        originals = {name: getattr(np, name) for name in functions}
         original_checks = {name: names[name] for name in checks}
         try:
-            for name, value in replaced.items():
+            for name, value in functions.items():
                 setattr(np, name, value)
             names.update(checks)
             yield
@@ -114,7 +115,7 @@ def _functions_of_frames(is_needed: bool) -> Iterator[None]:
         return
     import pandas
 
-    replaced: dict[str, Any] = {
+    translations: dict[str, Any] = {
         "concat": _dispatched(pandas.concat, joined_columns),
         "cut": _dispatched(pandas.cut, cut),
         "DataFrame": _class_of(pandas.DataFrame, Frame, frame_of),
@@ -122,16 +123,11 @@ def _functions_of_frames(is_needed: bool) -> Iterator[None]:
         "to_numeric": _dispatched(pandas.to_numeric, lambda x, **_: x.astype(np.float64)),
     }
     for name, method in (("isna", "isna"), ("isnull", "isna"), ("notna", "notna"), ("notnull", "notna")):
-        replaced[name] = _dispatched(getattr(pandas, name), lambda x, method=method: getattr(x, method)())
-    with _LOCK:
-        originals = {name: getattr(pandas, name) for name in replaced}
-        try:
-            for name, value in replaced.items():
-                setattr(pandas, name, value)
-            yield
-        finally:
-            for name, value in originals.items():
-                setattr(pandas, name, value)
+        translations[name] = _dispatched(getattr(pandas, name), lambda x, method=method: getattr(x, method)())
+    with _LOCK, contextlib.ExitStack() as stack:
+        for name, value in translations.items():
+            stack.enter_context(replaced(pandas, name, value))
+        yield
 
 
 def _is_of_graph(value: Any, depth: int = 2) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.convert.tabular.arrays import Array, concatenated, sigmoid, softmax, where
-from sardonyx.convert.tabular.catboost_categories import Splits, known_values
+from sardonyx.convert.tabular.catboost_categories import Splits
 from sardonyx.convert.tabular.categories import coded_matrix
 from sardonyx.convert.tabular.linear import two_columns
 from sardonyx.convert.tabular.methods import labels, method, number_matrix
@@ -257,7 +257,7 @@ def _catboost_model(estimator: Any) -> dict[str, Any]:
 def _catboost_raw(estimator: Any, x: Any) -> Array:
     """Return raw predictions [rows, outputs]; a leaf's number in a symmetric tree is its conditions' bits."""
     model = _catboost_model(estimator)
-    splits = Splits(model, x, known_values(x), type(estimator).__name__)
+    splits = Splits(model, x, type(estimator).__name__)
     scale, bias = model["scale_and_bias"]
     bias = np.asarray(bias, np.float64).reshape(-1)
     total: Any = None

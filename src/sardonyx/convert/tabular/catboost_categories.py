@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -50,8 +50,7 @@ class Splits:
 
     Args:
         model: The model as JSON.
-        x: The rows.
-        values: Categories by column, from example rows.
+        x: The rows, with the categories of example rows.
         where: Name of the estimator.
 
     Attributes:
@@ -61,7 +60,7 @@ class Splits:
         UnsupportedError: Categories are not known, or combinations are too many.
     """
 
-    def __init__(self, model: Mapping[str, Any], x: Any, values: Mapping[int, Sequence[Any]], where: str) -> None:
+    def __init__(self, model: Mapping[str, Any], x: Array | Table, where: str) -> None:
         information = model["features_info"]
         if any(information.get(f"{kind}_features") for kind in ("text", "embedding")):
             raise UnsupportedError("features of texts and embeddings have no translation", where=where)
@@ -78,7 +77,7 @@ class Splits:
         self._known: dict[int, list[Any]] = {}
         self._matches: dict[int, Array] = {}
         for one in self._categorical:
-            self._add_categories(int(one["feature_index"]), int(one["flat_feature_index"]), values)
+            self._add_categories(int(one["feature_index"]), int(one["flat_feature_index"]))
         parts = list(self._numbers.values())
         self._columns: dict[tuple[Any, ...], int] = {("float", number): i for i, number in enumerate(self._numbers)}
         for one in self._categorical:
@@ -112,15 +111,15 @@ class Splits:
         statistic, border = self._borders[int(split["split_index"]) - self._first]
         return self._columns["statistic", statistic], border, False
 
-    def _add_categories(self, number: int, flat: int, values: Mapping[int, Sequence[Any]]) -> None:
-        if flat not in values:
+    def _add_categories(self, number: int, flat: int) -> None:
+        if flat not in self._x.known:
             raise UnsupportedError(
                 "categorical features, which the model knows by their hashes",
                 where=self._where,
                 remedy="Give rows with every category as example rows, such as those that the model was fitted on; or"
                 " encode categories ahead of the model, for example by OneHotEncoder or TargetEncoder.",
             )
-        self._known[number] = list(values[flat])
+        self._known[number] = list(self._x.known[flat])
         part = column(self._x, flat)
         part = part if part.dtype == object else np.trunc(part.cast(np.float64))
         self._matches[number] = category_matches(part, np.array(self._known[number], part.dtype))
@@ -217,8 +216,3 @@ def _value(statistic: Mapping[str, Any], table: Mapping[str, Any], counts: Any) 
     denominator = np.float32(total) + np.float32(statistic["prior_denomerator"])
     share = numerator / denominator
     return (share + np.float32(statistic["shift"])) * np.float32(statistic["scale"])
-
-
-def known_values(x: Any) -> Mapping[int, Sequence[Any]]:
-    """Return categories by column, from the example rows, of the model's input."""
-    return x.known if isinstance(x, (Array, Table)) else {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from typing import Any
 
@@ -18,8 +19,8 @@ from sardonyx.convert.tabular.methods import Table, number_matrix
 from sardonyx.convert.tabular.preprocessing import category_matches, column
 from sardonyx.errors import UnsupportedError
 
-_MOST_ASSIGNMENTS = 1000
-"""Assignments of lists of categories to columns that are compared."""
+_MOST_ASSIGNMENTS = 100_000
+"""Assignments of lists of categories to columns that are compared; with more, none is chosen."""
 
 
 def frame_categories(estimator: Any) -> dict[int, list[Any]]:
@@ -51,15 +52,16 @@ def _columns_of_lists(ranges: list[str], unordered: set[int], categories: list[l
     """Return the columns that lists of categories belong to; ordered ones are numbers of which the range is known."""
     missing = len(categories) - len(unordered)
     numbers = [i for i, text in enumerate(ranges) if i not in unordered and re.fullmatch(r"\[0:\d+\]|none", text)]
+    count = max(missing, 0)
     fitting = []
-    for ordered in itertools.combinations(numbers, max(missing, 0)):
-        columns = tuple(sorted(unordered.union(ordered)))
-        lasts = {column: len(known) - 1 for column, known in zip(columns, categories, strict=True)}
-        if all(ranges[i] == "none" or int(ranges[i][3:-1]) <= lasts[i] for i in ordered):
-            fitting.append((sum(ranges[i] != f"[0:{lasts[i]}]" for i in ordered), columns))
-        if len(fitting) > _MOST_ASSIGNMENTS:
-            break
-    best = [columns for rest, columns in fitting if rest == min(fitting)[0]]
+    if math.comb(len(numbers), count) <= _MOST_ASSIGNMENTS:
+        for ordered in itertools.combinations(numbers, count):
+            columns = tuple(sorted(unordered.union(ordered)))
+            lasts = {column: len(known) - 1 for column, known in zip(columns, categories, strict=True)}
+            if all(ranges[i] == "none" or int(ranges[i][3:-1]) <= lasts[i] for i in ordered):
+                fitting.append((sum(ranges[i] != f"[0:{lasts[i]}]" for i in ordered), columns))
+    least = min((rest for rest, _ in fitting), default=0)
+    best = [columns for rest, columns in fitting if rest == least]
     if len(best) != 1:
         raise UnsupportedError(
             f"{len(categories)} columns of categories, of which the model names {len(unordered)}: ordered categories"

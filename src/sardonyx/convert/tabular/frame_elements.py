@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,24 +59,21 @@ def raw(value: Any) -> Any:
     return value
 
 
-class Elements(NDArrayOperatorsMixin):
-    """Arithmetic and methods by element, which frames and series have in common.
-
-    Subclasses define `mapped` and `array_of_graph`.
-    """
+class Elements(NDArrayOperatorsMixin, ABC):
+    """Arithmetic and methods by element, which frames and series have in common."""
 
     is_frame = False
     """True for frames, False for series."""
 
     __hash__ = object.__hash__
 
+    @abstractmethod
     def mapped(self, function: Callable[..., Any], *others: Any) -> Any:
         """Return a function of every column and of what `others` have for the column."""
-        raise NotImplementedError
 
+    @abstractmethod
     def array_of_graph(self) -> Array:
         """Return the elements as an array."""
-        raise NotImplementedError
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """Return a universal function of every column."""
@@ -203,7 +201,7 @@ class Elements(NDArrayOperatorsMixin):
         return self.mapped(replaced)
 
     def pipe(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Return a function of this."""
+        """Return the result of a function that is called with this object."""
         return function(self, *arguments, **options)
 
 

@@ -38,7 +38,7 @@ def frame_of(data: Any = None, index: Any = None, columns: Any = None, **_: Any)
     result = Frame(columns_of_graph)
     for name, value in (data or {}).items():
         result[name] = value
-    return result[list(data or {})]
+    return result[list(data or {}) if columns is None else list(columns)]
 
 
 def cut(x: Any, bins: Any, *, right: bool = True, labels: Any = None, **options: Any) -> Any:

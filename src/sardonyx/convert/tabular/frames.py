@@ -119,15 +119,15 @@ class Texts:
         return self._changed("UPPER")
 
     def startswith(self, start: str) -> Series:
-        """Return True for texts that begin with another."""
+        """Return True for texts that begin with `start`."""
         return self._matched(re.escape(start) + "(?s:.*)")
 
     def endswith(self, end: str) -> Series:
-        """Return True for texts that end with another."""
+        """Return True for texts that end with `end`."""
         return self._matched("(?s:.*)" + re.escape(end))
 
     def contains(self, pattern: str, regex: bool = True) -> Series:
-        """Return True for texts that contain another, which has no characters of regular expressions."""
+        """Return True for texts that contain `pattern`, a plain text."""
         if regex and re.escape(pattern).replace("\\ ", " ").replace("\\-", "-") != pattern:
             raise UnsupportedError(f"str.contains({pattern!r}) with a regular expression has no translation")
         return self._matched("(?s:.*)" + re.escape(pattern) + "(?s:.*)")
@@ -285,11 +285,13 @@ class Frame(Elements):
     def __setitem__(self, key: Any, new: Any) -> None:
         """Replace or add a column, or several."""
         if isinstance(key, (list, tuple)):
-            parts = [new[name] if isinstance(new, Frame) else new for name in key]
-            if isinstance(new, Frame) and list(new) != list(key):
-                parts = [new[name] for name in new]
-            if isinstance(new, Array):
+            parts: list[Any]
+            if isinstance(new, Frame):
+                parts = list(new.series().values())  # By position, as pandas: names may differ.
+            elif isinstance(new, Array):
                 parts = [new.columns(i) for i in range(len(key))]
+            else:
+                parts = [new] * len(key)
             for name, part in zip(key, parts, strict=True):
                 self[name] = part
             return
@@ -351,12 +353,12 @@ class Frame(Elements):
         """Return columns of numbers or of texts."""
         kind = include if include is not None else exclude
         kinds = [kind] if isinstance(kind, (str, type)) else list(kind)
-        of_texts = any(one in ("object", "category", "string", object, str) for one in kinds)
+        selected = {one in ("object", "category", "string", object, str) for one in kinds}  # True for texts.
         return Frame(
             {
                 name: column
                 for name, column in self._columns.items()
-                if ((column.dtype == object) == of_texts) == (include is not None)
+                if ((column.dtype == object) in selected) == (include is not None)
             }
         )
 
