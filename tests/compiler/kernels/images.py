@@ -19,6 +19,16 @@ BATCH = Dim.symbol("batch")
 IN = tuple(Dim.symbol(name) for name in ("in_z", "in_y", "in_x"))
 OUT = tuple(Dim.symbol(name) for name in ("out_z", "out_y", "out_x"))
 
+DEPTHWISE_WINDOWS = {
+    "3x3": (Windows.of((3, 3), padding=(1, 1)), (1, 1)),
+    "3x3 strided": (Windows.of((3, 3), (2, 2), (1, 1)), (1, 1)),
+    "3x3 strided, padded behind": (Windows.of((3, 3), (2, 2), (0, 0)), (1, 1)),
+    "5x5": (Windows.of((5, 5), padding=(2, 2)), (2, 2)),
+    "5x5 strided": (Windows.of((5, 5), (2, 2), (2, 2)), (2, 2)),
+    "1x41": (Windows.of((1, 41), padding=(0, 20)), (0, 20)),
+}
+"""Windows that all depthwise kernels compute, with the zeros behind an image."""
+
 
 def aligned(shape: Sequence[int], dtype: type = np.float32, fill: float = 0) -> np.ndarray:
     """Return an array aligned to a cache line."""

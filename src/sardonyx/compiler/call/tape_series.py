@@ -19,6 +19,7 @@ from sardonyx.base.artifact_store import store
 from sardonyx.base.call_once import once
 from sardonyx.compiler.call.native_entry import Entry, Word
 from sardonyx.compiler.executor.tape_planner import PlanWord
+from sardonyx.compiler.executor.tape_player import copy_bytes
 from sardonyx.compiler.llvm.elf_loader import Code, MappedCode, loaded
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.llvm.object_code import LoadedCode, module_text
@@ -153,12 +154,7 @@ def _copy() -> Emitter:
         to_step, source_step, count = (e.load("i64", e.address(record, "i64", word), 8) for word in (1, 3, 4))
         to = e.address(to, "i8", e.mul(to_step, "%i"))
         source = e.address(source, "i8", e.mul(source_step, "%i"))
-        start: str | int = 0
-        for width, type in ((64, "<64 x i8>"), (8, "i64"), (1, "i8")):
-            end = e.let(f"and i64 {count}, {-width}")
-            with e.loop(start, end, width) as at:
-                e.store(type, e.load(type, e.address(source, "i8", at), 1), e.address(to, "i8", at), 1)
-            start = end
+        copy_bytes(e, to, source, count)
     return e
 
 

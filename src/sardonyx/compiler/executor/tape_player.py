@@ -184,13 +184,18 @@ def _copy() -> Emitter:
         to, source = (e.load("ptr", e.address(record, "i64", word), 8) for word in (0, 1))
         count, step = (e.load("i64", e.address(record, "i64", word), 8) for word in (2, 3))
         to = e.address(to, "i8", e.mul(step, "%i"))
-        start: str | int = 0
-        for width, type in ((64, "<64 x i8>"), (8, "i64"), (1, "i8")):
-            end = e.let(f"and i64 {count}, {-width}")
-            with e.loop(start, end, width) as at:
-                e.store(type, e.load(type, e.address(source, "i8", at), 1), e.address(to, "i8", at), 1)
-            start = end
+        copy_bytes(e, to, source, count)
     return e
+
+
+def copy_bytes(e: Emitter, to: str, source: str, count: str) -> None:
+    """Emit a copy of bytes; destination and source do not overlap."""
+    start: str | int = 0
+    for width, type in ((64, "<64 x i8>"), (8, "i64"), (1, "i8")):
+        end = e.let(f"and i64 {count}, {-width}")
+        with e.loop(start, end, width) as at:
+            e.store(type, e.load(type, e.address(source, "i8", at), 1), e.address(to, "i8", at), 1)
+        start = end
 
 
 def _patch() -> Emitter:

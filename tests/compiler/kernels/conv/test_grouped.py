@@ -7,6 +7,7 @@ import pytest
 from tests.compiler.kernels.compiled import CompiledKernel
 from tests.compiler.kernels.images import (
     BATCH,
+    DEPTHWISE_WINDOWS,
     IN,
     OUT,
     TARGETS,
@@ -31,14 +32,8 @@ from sardonyx.core.rules.numpy_windows import convolve
 
 W = Windows.of
 ROWS = ((1, 1), (2, 3), (3, 7), (4, 8), (2, 15), (5, 16), (3, 33), (0, 3), (1, 400))
-CASES = {
-    "3x3": (W((3, 3), padding=(1, 1)), (1, 1)),
-    "3x3 strided": (W((3, 3), (2, 2), (1, 1)), (1, 1)),
-    "3x3 strided, padded behind": (W((3, 3), (2, 2), (0, 0)), (1, 1)),
+CASES = DEPTHWISE_WINDOWS | {
     "3x3 dilated": (W((3, 3), padding=(2, 2), dilations=(2, 2)), (2, 2)),
-    "5x5": (W((5, 5), padding=(2, 2)), (2, 2)),
-    "5x5 strided": (W((5, 5), (2, 2), (2, 2)), (2, 2)),
-    "1x41": (W((1, 41), padding=(0, 20)), (0, 20)),
     "transposed": (W((4, 4), padding=(2, 2), base_dilations=(2, 2)), (2, 2)),
 }
 
