@@ -264,6 +264,22 @@ def test_polling_takes_complete_changes_and_refuses_bad_ones(tmp_path: Path) -> 
         until(lambda: client.get("/v2/models/second/ready").status == 503)
 
 
+def test_a_model_whose_files_are_missing_for_one_look_stays(tmp_path: Path) -> None:
+    file = save("net", tmp_path / "net.onnx")
+    repository = Repository(tmp_path, Limits(), LoadOptions())
+    repository.load("net")
+    aside = tmp_path.with_name("aside.onnx")
+    for _ in range(2):
+        file.rename(aside)
+        assert not list(repository.poll(60))
+        aside.rename(file)
+        assert not list(repository.poll(60))
+    file.rename(aside)
+    assert not list(repository.poll(60))
+    ((name, unload),) = repository.poll(60)
+    assert name == "net" and len(unload()) == 1 and not repository.loaded
+
+
 def test_models_are_loaded_and_unloaded_by_name_alone(root: Path) -> None:
     with Server(root, http="127.0.0.1:0", control="load") as server:
         client = Client(server)

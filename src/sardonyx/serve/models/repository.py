@@ -82,6 +82,7 @@ class Repository:
         self._loaded: dict[str, tuple[ModelFiles, dict[int, Served]]] = {}
         self._states: dict[str, tuple[Any, ...]] = {}
         self._candidates: dict[str, tuple[Any, ...]] = {}
+        self._missing: set[str] = set()
         self._refused: dict[str, tuple[Any, ...]] = {}
         self._errors: dict[str, str] = {}
 
@@ -246,7 +247,9 @@ class Repository:
     def poll(self, seconds: float) -> Iterable[tuple[str, Callable[[], list[Served]]]]:
         """Return what changed in the folder: names, each with the function that loads or unloads the model.
 
-        A change is taken once the files stood still for one interval; files that were refused are not tried again.
+        A change is taken once the files stood still for one interval; files that were refused are not tried again. A
+        model is unloaded once two looks found no files of it: a folder that is being replaced, or a repository that
+        is going away, passes through a state without them.
 
         Args:
             seconds: The interval between two calls.
@@ -269,8 +272,9 @@ class Repository:
                 changes.append((name, functools.partial(self.load, name)))
             else:
                 self._candidates[name] = state
-        for name in set(self._loaded) - set(names):
-            changes.append((name, functools.partial(self.unload, name)))
+        missing = set(self._loaded) - set(names)
+        changes += [(name, functools.partial(self.unload, name)) for name in sorted(missing & self._missing)]
+        self._missing = missing
         return changes
 
     def index(self) -> list[IndexEntry]:
