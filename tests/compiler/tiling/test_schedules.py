@@ -19,7 +19,12 @@ from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.compiler.tiling import overrides
 from sardonyx.compiler.tiling.attention import AttentionProblem, AttentionSchedule, choose_attention
 from sardonyx.compiler.tiling.choice import Choice
-from sardonyx.compiler.tiling.convolution import ConvolutionProblem, ConvolutionSchedule, choose_convolution
+from sardonyx.compiler.tiling.convolution import (
+    ConvolutionProblem,
+    ConvolutionSchedule,
+    choose_convolution,
+    typical_symbols,
+)
 from sardonyx.compiler.tiling.gemm import choose_gemm
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule, Layout
 from sardonyx.compiler.tiling.pooling import PoolingProblem, PoolingSchedule, choose_pooling
@@ -125,6 +130,29 @@ def test_open_sizes_of_an_image_have_the_algorithm_of_an_image_of_224(channels: 
     of_image = choose_convolution(convolution(channels, channels, 3, out=(224 // scale,) * 2), target).schedule
     assert of_open.algorithm == of_image.algorithm == ("direct" if scale == 32 else "winograd")
     assert of_open.winograd_tile == of_image.winograd_tile
+
+
+@pytest.mark.parametrize("unit", [1, 8, 32])
+def test_multiples_of_a_symbol_have_the_algorithm_of_an_image_of_224(unit: int) -> None:
+    h, w = (Dim.symbol(name) for name in ("h", "w"))
+    symbols = typical_symbols([Dim.symbol("n"), unit * h, 3, unit * w, h + w])
+    assert symbols == ({} if unit == 1 else {"h": 224 // unit, "w": 224 // unit})
+    target = NAMED["avx512"]
+    for channels, scale in ((64, 4), (128, 8), (256, 16), (512, 32)):
+        sizes = [ceil_div(unit * size, scale) for size in (h, w)]
+        problem = replace(convolution(channels, channels, 3, out=tuple(sizes)), symbols=tuple(symbols.items()))
+        of_image = choose_convolution(convolution(channels, channels, 3, out=(224 // scale,) * 2), target).schedule
+        of_open = choose_convolution(problem, target).schedule
+        assert (of_open.algorithm, of_open.winograd_tile) == (of_image.algorithm, of_image.winograd_tile)
+        assert all(f"{symbol}={value}" in str(problem) for symbol, value in symbols.items())
+
+
+def test_a_program_knows_the_symbols_of_its_inputs() -> None:
+    weights = L.constant(np.ones((16, 8, 3, 3), np.float32))
+    image = TensorType(t.FLOAT, (1, 8, 32 * Dim.symbol("h"), 16))
+    padding = [(1, 1), (1, 1)]
+    function = trace("f", lambda x: [L.convolve(x, weights, strides=(2, 2), padding=padding)], [image])
+    assert only_choice(Program.compile(function, threads=1)).problem.endswith(" h=7")
 
 
 def test_open_sizes_without_an_image_count_as_those_of_the_middle_of_a_network() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from sardonyx.compiler.tiling.convolution import (
     suits_pairs,
 )
 from sardonyx.compiler.tiling.int8_forms import form_of
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Dim, Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.errors import UnsupportedError
@@ -34,17 +34,23 @@ NARROW_DTYPES = frozenset({t.UINT8, t.INT8, t.INT16})
 """Integer element types of images that are convolved."""
 
 
-def choose(match: Convolution, target: Target, threads: int) -> Choice[ConvolutionSchedule]:
+def choose(match: Convolution, target: Target, threads: int, symbols: Mapping[str, int]) -> Choice[ConvolutionSchedule]:
     """Choose the schedule of a convolution.
+
+    Args:
+        match: The convolution.
+        target: The processor.
+        threads: Threads that share the work.
+        symbols: The values of symbols that costs assume.
 
     Raises:
         UnsupportedError: No kernel computes the convolution.
         OptionError: The user's schedule for the problem is invalid.
     """
-    return choose_convolution(_describe(match, target, threads), target)
+    return choose_convolution(_describe(match, target, threads, symbols), target)
 
 
-def _describe(match: Convolution, target: Target, threads: int) -> ConvolutionProblem:
+def _describe(match: Convolution, target: Target, threads: int, symbols: Mapping[str, int]) -> ConvolutionProblem:
     """Return the problem of a convolution.
 
     Raises:
@@ -62,10 +68,12 @@ def _describe(match: Convolution, target: Target, threads: int) -> ConvolutionPr
         raise UnsupportedError("convolve of an open number of channels has no kernel.")
     form = form_of(match.image, weights, target)
     batch, _, *out = shape_of(match.result)
+    named = {symbol for size in out if isinstance(size, Dim) for symbol in size.symbols()}
     problem = ConvolutionProblem(
         batch, channels, filters, match.groups, fixed(shape_of(weights))[3:], tuple(params["strides"]),
         tuple(params["kernel_dilation"]), tuple(params["base_dilation"]), tuple(out), dtype_of(match.image),
         wide_axes(match)[-1], threads, is_closed(weights), match.ends, form.dot_width if form else 1,
+        symbols=tuple((symbol, symbols[symbol]) for symbol in sorted(symbols) if symbol in named),
     )  # fmt: skip
     if image == dtype_of(weights) == t.BFLOAT16 and suits_pairs(problem, target):
         return replace(problem, dot_width=2)

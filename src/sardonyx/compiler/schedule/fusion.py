@@ -35,7 +35,7 @@ from sardonyx.compiler.schedule.recomputation import Recomputation, has_fewer, h
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.choice import Choice
-from sardonyx.compiler.tiling.convolution import ConvolutionSchedule
+from sardonyx.compiler.tiling.convolution import ConvolutionSchedule, typical_symbols
 from sardonyx.compiler.tiling.gemm import choose_gemm
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule, gated_columns
 from sardonyx.core.ir import types as t
@@ -90,6 +90,8 @@ class Grouping:
         self.gates: dict[Value, Gates] = {}
         self.gate_choices: dict[Value, Choice[GemmSchedule]] = {}
         self._convolution_choices: dict[Value, Choice[ConvolutionSchedule]] = {}
+        inputs = [value.type for value in function.inputs if isinstance(value.type, t.TensorType)]
+        self._symbols = typical_symbols(size for tensor in inputs for size in (tensor.shape or ())[1:])
         self._absorbed: set[Value] = set()
         self.recomputation = Recomputation(self.users)
         self._stored = {**dict.fromkeys(function.results, "a result"), **in_memory}
@@ -123,7 +125,7 @@ class Grouping:
         """
         choice = self._convolution_choices.get(match.core)
         if choice is None:
-            choice = self._convolution_choices[match.core] = choose(match, self.target, self.threads)
+            choice = self._convolution_choices[match.core] = choose(match, self.target, self.threads, self._symbols)
         return choice
 
     def group(self, value: Value) -> Group | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -55,6 +55,7 @@ class ConvolutionProblem:
         dot_width: Adjacent channels that a lane multiplies and adds in one instruction.
         exact: The most results along an axis of a tile of Winograd's algorithm that is exact for the weights, and an
             image of 8-bit integers or their differences; 0 if none is.
+        symbols: Symbols of open sizes with the values that costs assume; the others count as an image's size.
     """
 
     batch: Size
@@ -73,6 +74,7 @@ class ConvolutionProblem:
     ends: bool = False
     dot_width: int = 1
     exact: int = 0
+    symbols: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         sizes = "x".join(f"({size})" if isinstance(size, Dim) else str(size) for size in self.out)
@@ -90,6 +92,7 @@ class ConvolutionProblem:
         parts += ["last"] if self.ends else []
         parts += [f"dot width {self.dot_width}"] if self.dot_width > 1 else []
         parts += [f"exact tiles of {self.exact}"] if self.exact else []
+        parts += [f"{symbol}={value}" for symbol, value in self.symbols]
         return " ".join(parts)
 
     @property
@@ -115,7 +118,8 @@ class ConvolutionProblem:
 
     @property
     def _typical(self) -> tuple[int, ...]:
-        return tuple(size if isinstance(size, int) else _typical_size(size) for size in self.out)
+        symbols = dict(self.symbols)
+        return tuple(size if isinstance(size, int) else _typical_size(size, symbols) for size in self.out)
 
     @property
     def largest_winograd_error(self) -> float:
@@ -130,10 +134,33 @@ class ConvolutionProblem:
         return {"batch": batch, "channels": self.channels, "filters": self.filters, "out": (rows, columns)}
 
 
-def _typical_size(size: Dim) -> int:
+def typical_symbols(sizes: Iterable[Size]) -> dict[str, int]:
+    """Return values of symbols for which sizes of inputs, such as ``32*h``, are at most those of a typical image.
+
+    Symbols that may be the size of a typical image are left out.
+    """
+    symbols: dict[str, int] = {}
+    for size in sizes:
+        if isinstance(size, Dim) and len(size.symbols()) == 1:
+            (symbol,) = size.symbols()
+            symbols[symbol] = min(symbols.get(symbol, costs.TYPICAL_IMAGE), _symbol_of_image(size, symbol))
+    return {symbol: value for symbol, value in symbols.items() if value != costs.TYPICAL_IMAGE}
+
+
+def _symbol_of_image(size: Dim, symbol: str) -> int:
+    for value in range(costs.TYPICAL_IMAGE, 1, -1):
+        try:
+            if size.evaluate({symbol: value}) <= costs.TYPICAL_IMAGE:
+                return value
+        except ShapeError:  # No input has this size.
+            continue
+    return 1
+
+
+def _typical_size(size: Dim, symbols: Mapping[str, int]) -> int:
     """Return the rows or columns that costs assume for an open size: an image's, at most a typical one."""
     try:
-        of_image = size.evaluate(dict.fromkeys(size.symbols(), costs.TYPICAL_IMAGE))
+        of_image = size.evaluate({symbol: symbols.get(symbol, costs.TYPICAL_IMAGE) for symbol in size.symbols()})
     except ShapeError:  # No image of this size exists.
         return costs.TYPICAL_SIZE
     return min(max(of_image, 1), costs.TYPICAL_SIZE)
