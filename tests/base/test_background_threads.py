@@ -79,7 +79,7 @@ def test_work_in_threads_of_the_process_goes_on_while_it_lives() -> None:
     messages: list[str] = []
     background_threads.start(
         "work", lambda: (raise_if_cancelled(), messages.append(threading.current_thread().name))
-    ).join(10)
+    ).join(120)
     assert messages == ["work"]
 
 

@@ -34,7 +34,7 @@ class Client:
         self.address = server.url.split("//")[1]
 
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
-        connection = http.client.HTTPConnection(self.address, timeout=20)
+        connection = http.client.HTTPConnection(self.address, timeout=120)
         try:
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, data, headers or {})

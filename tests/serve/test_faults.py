@@ -48,7 +48,7 @@ def server() -> Iterator[Server]:
 
 def connect(server: Server) -> socket.socket:
     host, port = server.url.split("//")[1].split(":")
-    return socket.create_connection((host, int(port)), timeout=20)
+    return socket.create_connection((host, int(port)), timeout=120)
 
 
 def answer(connection: socket.socket) -> tuple[int, bytes]:
@@ -76,7 +76,7 @@ def test_clients_that_reset_within_a_body_leave_nothing(server: Server) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
     assert is_good(server)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while descriptors() > before and time.monotonic() < end:
         time.sleep(0.02)
     assert descriptors() <= before
@@ -104,7 +104,7 @@ def test_a_connection_that_has_ended_is_freed_without_a_collector(grpc: bool) ->
                     connection.sendall(text[:size])
                     if size == len(text):
                         assert connection.recv(1)
-            end = time.monotonic() + 10
+            end = time.monotonic() + 120
             while (left := remaining()) and time.monotonic() < end:
                 time.sleep(0.05)
         finally:
@@ -188,7 +188,7 @@ def test_a_second_signal_ends_a_server_that_drains(tmp_path: Path) -> None:
             time.sleep(0.5)
             assert running.poll() is None
             running.send_signal(signal.SIGTERM)
-            assert running.wait(10) == 1
+            assert running.wait(120) == 1
 
 
 def test_a_server_starts_without_a_writable_cache(tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ def test_a_forked_child_does_not_disturb_the_server(server: Server) -> None:
 
         thread = threading.Thread(target=ask)
         thread.start()
-        thread.join(20)
-        assert child.wait(20) == 0
+        thread.join(120)
+        assert child.wait(120) == 0
         assert answers == [200] * 50
 
 

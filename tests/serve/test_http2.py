@@ -53,7 +53,7 @@ def request() -> bytes:
 
 def send(server: Server, data: bytes, until: bytes = b"") -> bytes:
     """Send bytes and return what comes until the connection ends, or until some bytes came."""
-    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=120) as connection:
         received = b""
         try:
             connection.sendall(data)
@@ -149,9 +149,9 @@ def test_probes_of_orchestrators_are_answered(server: Server) -> None:
     grpc = pytest.importorskip("grpc", reason="grpcio is not installed (extra: grpc)")
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
-        assert check(b"", timeout=10) == b"\x08\x01"
+        assert check(b"", timeout=120) == b"\x08\x01"
         with pytest.raises(grpc.RpcError) as refused:
-            channel.unary_unary("/grpc.health.v1.Health/Absent")(b"", timeout=10)
+            channel.unary_unary("/grpc.health.v1.Health/Absent")(b"", timeout=120)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -164,7 +164,7 @@ def test_calls_beyond_the_limit_of_streams_are_refused(server: Server) -> None:
 def test_a_client_with_a_closed_window_gets_the_answer_when_it_opens(server: Server) -> None:
     begin = frames.PREFACE + settings_frame(((frames.SETTINGS_INITIAL_WINDOW_SIZE, 0),))
     call = frame(frames.HEADERS, OPEN, 1, CALL) + frame(frames.DATA, frames.END_STREAM, 1, request())
-    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=120) as connection:
         connection.sendall(begin + call)
         received = b""
         while b"application/grpc" not in received:
@@ -181,7 +181,7 @@ def test_a_client_with_a_closed_window_gets_the_answer_when_it_opens(server: Ser
 def test_window_updates_and_pings_of_ordinary_clients_are_no_attack(server: Server) -> None:
     """Clients in C and C++ open windows after every answer: 1,200 control frames here, of 200 calls."""
     controls = frame(frames.WINDOW_UPDATE, 0, 0, b"\0\0\0\x20") + frame(frames.PING, 0, 0, bytes(8))
-    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=120) as connection:
         connection.sendall(BEGIN)
         received = b""
         for number in range(1, 401, 2):
@@ -264,7 +264,7 @@ def test_a_stream_accepts_few_messages_whose_answers_are_not_read(server: Server
         message = message_class("ModelInferRequest")(model_name="absent", id=f"{number:02}" + "x" * 100_000)
         data = message.SerializeToString()
         messages.append(frame(frames.DATA, 0, 1, struct.pack(">BI", 0, len(data)) + data))
-    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=120) as connection:
         connection.sendall(begin + opened + b"".join(messages))
         received = b""
         connection.settimeout(0.3)

@@ -259,7 +259,7 @@ def test_a_result_beyond_the_memory_limit_fails_alone(client: Client) -> None:
 
 def raw(client: Client, data: bytes) -> bytes:
     host, port = client.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         connection.sendall(data)
         parts = []
         while part := connection.recv(65536):

@@ -186,7 +186,7 @@ class Load:
     def end(self) -> None:
         self.stop.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(120)
 
 
 def edit_under_load(url: str, clients: int, reloads: int, weights: int, edits: int) -> Load:

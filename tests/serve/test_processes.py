@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 X = {"x": np.ones((1, 4), np.float32)}
 
 
-def eventually(client: Client, seconds: float = 30.0, inputs: dict[str, np.ndarray] = X) -> None:
+def eventually(client: Client, seconds: float = 120.0, inputs: dict[str, np.ndarray] = X) -> None:
     end = time.monotonic() + seconds
     while True:
         try:
@@ -66,9 +66,9 @@ def test_sigterm_answers_what_was_accepted_and_exits_with_0(tmp_path: Path) -> N
         while answers[0] < 20:
             time.sleep(0.01)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(10) == 0
+        assert running.wait(120) == 0
         for thread in threads:
-            thread.join(10)
+            thread.join(120)
         assert not failures, failures
 
 
@@ -83,13 +83,13 @@ def test_workers_share_a_port_and_are_started_anew(tmp_path: Path) -> None:
             before = children.read_text().split()
             assert len(before) == 2
             os.kill(int(before[0]), signal.SIGKILL)
-            end = time.monotonic() + 20
+            end = time.monotonic() + 120
             while set(children.read_text().split()) == set(before) or len(children.read_text().split()) < 2:
                 assert time.monotonic() < end
                 time.sleep(0.02)
         eventually(client)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(20) in (0, 1)
+        assert running.wait(120) in (0, 1)
 
 
 @pytest.mark.long
@@ -145,14 +145,14 @@ def test_workers_of_a_cold_start_share_the_memory_of_weights(tmp_path: Path, mon
                 str(tmp_path / "cache") in Path(f"/proc/{pid}/maps").read_text() for pid in children.read_text().split()
             ]
         running.send_signal(signal.SIGTERM)
-        assert running.wait(20) in (0, 1)
+        assert running.wait(120) in (0, 1)
 
 
 def test_slow_clients_are_ended_and_do_not_slow_others() -> None:
     limits = Limits(head_seconds=0.5, connections=64)
     with Server({"net": session("net")}, http="127.0.0.1:0", limits=limits) as server:
         host, port = server.url.split("//")[1].split(":")
-        slow = [socket.create_connection((host, int(port)), timeout=10) for _ in range(50)]
+        slow = [socket.create_connection((host, int(port)), timeout=120) for _ in range(50)]
         for connection in slow:
             connection.sendall(b"POST /v2/models/net/infer HTTP/1.1\r\nX: ")
         client = Client(server.url)
@@ -165,7 +165,7 @@ def test_slow_clients_are_ended_and_do_not_slow_others() -> None:
 def test_too_many_connections_are_refused_by_name() -> None:
     with Server({"net": session("net")}, http="127.0.0.1:0", limits=Limits(connections=2)) as server:
         host, port = server.url.split("//")[1].split(":")
-        held = [socket.create_connection((host, int(port)), timeout=10) for _ in range(3)]
+        held = [socket.create_connection((host, int(port)), timeout=120) for _ in range(3)]
         assert b"503" in held[2].recv(4096)
         for connection in held:
             connection.close()
@@ -180,13 +180,13 @@ def test_a_client_that_goes_cancels_its_request() -> None:
                                        "parameters": {"binary_data_size": len(data)}}]}).encode()  # fmt: skip
         fields = b"Inference-Header-Content-Length: %d\r\nContent-Length: %d" % (len(head), len(head) + len(data))
         request = b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\n" + head + data
-        clients = [socket.create_connection((host, int(port)), timeout=20) for _ in range(8)]
+        clients = [socket.create_connection((host, int(port)), timeout=120) for _ in range(8)]
         for client in clients:
             client.sendall(request)
         for client in clients[2:]:
             client.close()
         assert b"200" in clients[0].recv(4096)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         statistics = server.service.host.get("slow").model.statistics
         while server.service.host.pending and time.monotonic() < end:
             time.sleep(0.01)

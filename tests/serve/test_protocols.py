@@ -186,7 +186,7 @@ def test_a_stream_answers_in_order_and_reports_errors(both: Server) -> None:
     x = grpc_input(np.ones((1, 4), np.float32))
     for number in range(20):
         client.async_stream_infer("net" if number != 7 else "none", [x], request_id=str(number))
-    received = [answers.get(timeout=10) for _ in range(20)]
+    received = [answers.get(timeout=120) for _ in range(20)]
     client.stop_stream()
     client.close()
     assert [str(item) for item in received if not isinstance(item, Exception)] == [str(n) for n in range(20) if n != 7]

@@ -240,7 +240,7 @@ def test_a_huge_batch_limit_allocates_no_rows_ahead(tmp_path: Path) -> None:
         assert [Client(server).infer("net", [X]).status for _ in range(4)] == [200] * 4
 
 
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

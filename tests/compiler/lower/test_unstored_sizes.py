@@ -42,7 +42,7 @@ CASES = {
 def session(text: str, **options: Any) -> Session:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
     del model.graph.output[0].type.tensor_type.shape.dim[:]
-    return Session(model, threads=1, timeout=10, **options)
+    return Session(model, threads=1, timeout=120, **options)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -105,7 +105,7 @@ def test_no_process_is_waited_for_without_bound(script: str, monkeypatch: pytest
     answer = one.ask({"do": "run", "path": "x" * (1 << 20)}, 0.3)
     assert answer["status"] == "ended" and "took more than" in answer["reason"]
     assert one.process.poll() is not None
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
 
 
 def test_a_process_that_closes_its_output_and_lives_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
