@@ -66,7 +66,7 @@ from sardonyx.compiler.passes.inline_calls import inline_calls
 from sardonyx.compiler.passes.loop_slices import replace_loop_slices
 from sardonyx.compiler.passes.merge_matmuls import merge_matmuls
 from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
-from sardonyx.compiler.plan.reweight import match_values, rebuild_constants
+from sardonyx.compiler.plan.reweight import has_own_constants, match_bodies, match_values, rebuild_constants
 from sardonyx.compiler.plan.segments import Segment, Step, find_interpreted, split_segments
 from sardonyx.compiler.plan.shared_weights import prepare_weight
 from sardonyx.compiler.schedule.fault_coverage import FaultCoverage
@@ -517,8 +517,11 @@ def reweight(compiled: CompiledFunction, function: Function) -> CompiledFunction
     """
     if not compiled.can_be_reweighted:
         return None
-    substitution = match_values(compiled.function, rewrite_core(function, compiled.target))
-    if substitution is None:
+    canonical = functools.partial(rewrite_core, target=compiled.target)
+    substitution = match_values(compiled.function, canonical(function))
+    if substitution is None or not match_bodies(compiled.launches, substitution, canonical):
+        return None
+    if has_own_constants(compiled.prepared, substitution):
         return None
     arrays = rebuild_constants(compiled.prepared, substitution, compiled.substitution, compiled.function.results)
     if arrays is None:

@@ -23,9 +23,10 @@ from sardonyx.compiler.analysis.low_bit_weights import match_low_bits
 from sardonyx.compiler.analysis.multi_gate_matmul import MOST_GATES
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
-from sardonyx.core.eval.tensor import apply, constant
+from sardonyx.core.eval.tensor import apply, constant, record
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.rules.type_rules import TYPE_RULES
 from sardonyx.core.transform.rewriting import Match, Rewriter, RuleSet
 
 _NEUTRAL = {"add": -0.0, "mul": 1.0}
@@ -221,7 +222,9 @@ def branch_of_product(m: Match, *operands: Value, **params: Any) -> Value | None
 def _merged_product(branches: Sequence[Branch], rewriter: Rewriter) -> Value:
     first = branches[0].product
     axis = 1 - first.params["right"][0]
-    weights = apply("concat", *(branch.product.operands[1] for branch in branches), axis=axis)
+    matrices, params = tuple(branch.product.operands[1] for branch in branches), {"axis": axis}
+    # No constant even for few elements, so that other weights can replace the matrices.
+    weights = record("concat", matrices, params, TYPE_RULES["concat"](*[matrix.type for matrix in matrices], **params))
     whole: Value = apply("contract", rewriter.new[first.operands[0]], weights, **first.params)
     whole.origin = first.origin
     for op, constants in _merge_steps(branches) or ():

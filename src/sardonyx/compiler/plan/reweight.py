@@ -8,7 +8,8 @@ Otherwise only the prepared constants are computed again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,10 @@ from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
 from sardonyx.compiler.analysis.magnitudes import magnitude_class, quantizes
 from sardonyx.compiler.analysis.primitive_traits import is_splat
-from sardonyx.compiler.lower.launch import Prepared
+from sardonyx.compiler.lower.launch import Launch, Prepared
 from sardonyx.core.eval.interpreter import compute
 from sardonyx.core.eval.run_context import RunContext, running
-from sardonyx.core.ir.graph import Function, Value, function
+from sardonyx.core.ir.graph import Function, Value, bodies_of, function
 from sardonyx.core.ir.types import TensorType, is_float
 
 _WEIGHT_INTEGERS = frozenset({"INT16", "INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2"})
@@ -38,16 +39,44 @@ def match_values(first: Function, second: Function) -> dict[Value, Value] | None
     The result is None if the functions differ in more than the elements of constants.
     """
     substitution: dict[Value, Value] = {}
-    return substitution if _match(first, second, substitution) else None
+    return substitution if extend_match(first, second, substitution) else None
 
 
-def _match(first: Function, second: Function, substitution: dict[Value, Value]) -> bool:
+def match_bodies(
+    launches: Iterable[Launch], substitution: dict[Value, Value], canonical: Callable[[Function], Function]
+) -> bool:
+    """Add the values of bodies to a substitution; return False if they differ in more than the elements of constants.
+
+    Passes rewrite a body after the function, so that its launches read constants that the function does not have.
+
+    Args:
+        launches: The launches of the compiled function, or of a body.
+        substitution: The values of the other function, by corresponding value; added to.
+        canonical: Returns the form of a body that is lowered.
+    """
+    for launch in launches:
+        if not launch.bodies:
+            continue
+        others = bodies_of(substitution[launch.writes])
+        for body, other in zip(launch.bodies, others, strict=True):
+            if not extend_match(body.function, canonical(other), substitution):
+                return False
+            if not match_bodies(body.launches, substitution, canonical):
+                return False
+    return True
+
+
+def extend_match(first: Function, second: Function, substitution: dict[Value, Value]) -> bool:
+    """Add the values of two functions to a substitution; return False if there is none; see :func:`match_values`."""
     if len(first.values) != len(second.values) or len(first.results) != len(second.results):
         return False
     if any(a is not b for a, b in zip(first.inputs, second.inputs, strict=True)):
         return False
     for a, b in zip(first.values, second.values, strict=True):
-        if a is not b and not _corresponds(a, b, substitution):
+        if not _corresponds(a, b, substitution):
+            return False
+        # A constant of equal elements may be one value in several bodies, and other values in the other function.
+        if a.is_constant and substitution.get(a, b) is not b:
             return False
         substitution[a] = b
     return all(substitution.get(a) is b for a, b in zip(first.results, second.results, strict=True))
@@ -62,7 +91,7 @@ def _corresponds(a: Value, b: Value, substitution: dict[Value, Value]) -> bool:
         return False
     for one, other in zip(a.params.values(), b.params.values(), strict=True):
         if isinstance(one, Function) and isinstance(other, Function):
-            if one is not other and not _match(one, other, substitution):
+            if not extend_match(one, other, substitution):
                 return False
         elif one != other:
             return False
@@ -99,6 +128,21 @@ def rebuild_constants(
         elif not changed.isdisjoint(function("closed", (), [key.source], 0).values):
             arrays[key] = key.make(lambda value: elements(value, substitution))
     return arrays
+
+
+def has_own_constants(prepared: Iterable[Any], substitution: Substitution) -> bool:
+    """Return True if a prepared constant depends on weights that are in no matched function.
+
+    Args:
+        prepared: The keys of prepared constants.
+        substitution: The values of the other function, by corresponding value.
+    """
+    sources = (key if isinstance(key, Value) else key.source for key in prepared)
+    return any(
+        value.is_constant and value not in substitution and is_weight(value) and not is_splat(value)
+        for source in sources
+        for value in function("closed", (), [source], 0).values
+    )
 
 
 def changed_constants(substitution: Substitution, before: Substitution) -> set[Value] | None:

@@ -119,7 +119,7 @@ class NativeModel:
         if source is not None and traced is not None:
             from sardonyx.runtime.compiled.weight_swap import WeightSwap
 
-            swap = WeightSwap.of(source, self.program, program, model, traced[1])
+            swap = WeightSwap.of(source, self.program, program, model, traced[1], function)
         return NativeModel(program, inputs, self.output_names, source, swap)
 
     @property

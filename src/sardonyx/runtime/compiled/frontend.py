@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.analysis.shape_guards import collect_guards, select_known
-from sardonyx.compiler.analysis.strided_views import MOVEMENTS, view
 from sardonyx.core.dim import Dim, Size, linear_symbol
 from sardonyx.core.eval.assumptions import assuming
 from sardonyx.core.eval.host_function import unknown_size
@@ -27,6 +26,7 @@ from sardonyx.ops.graph import prepare
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import Selection, exact_passes, select
 from sardonyx.rewrite.weight_update import Rewriting, watch
+from sardonyx.runtime.compiled.opened_weights import read_by_views, read_elsewhere_alike
 from sardonyx.runtime.editing.fingerprint import Structure, structure
 from sardonyx.runtime.free_dimensions import with_sizes_of_defaults
 from sardonyx.runtime.providers.protocol import OptimizationLevel
@@ -183,14 +183,16 @@ class Source(NamedTuple):
             return None
         return self.rewriting.tensors(model.weights)
 
-    def read(self, model: ir.Model, indices: Collection[int]) -> frozenset[int] | None:
-        """Return which of some tensors tracing reads; None if it computes anything but views of one from these alone.
+    def read(self, model: ir.Model, indices: Collection[int], traced: Function | None = None) -> frozenset[int] | None:
+        """Return which of some tensors tracing reads; None if its result may depend on their elements otherwise.
 
         Every constant that tracing leaves of these tensors is then a view of one, whatever the elements are.
 
         Args:
             model: A model with the weights of :meth:`tensors`.
             indices: Indices of the tensors in :meth:`tensors`.
+            traced: The function of the model; without it, functions that compute more than views from the tensors
+                alone are not compared.
         """
         fingerprint = structure(model)
         if fingerprint is None:
@@ -198,11 +200,11 @@ class Source(NamedTuple):
         with self.rewriting.over(fingerprint.weights) as rewritten:
             if rewritten is None:
                 return None
-            return _read(rewritten, dict(zip(indices, self.rewriting.held(indices), strict=True)))
+            return _read(rewritten, dict(zip(indices, self.rewriting.held(indices), strict=True)), traced)
 
 
-def _read(model: ir.Model, tensors: Mapping[int, ir.TensorProtocol]) -> frozenset[int] | None:
-    """Return which weights the function of a model reads; None if it computes more than views from these alone."""
+def _read(model: ir.Model, tensors: Mapping[int, ir.TensorProtocol], traced: Function | None) -> frozenset[int] | None:
+    """Return which weights the function of a model reads; None if it may depend on their elements otherwise."""
     twin, chosen, opened = copy_model(model), {id(tensor): i for i, tensor in tensors.items()}, dict[str, int]()
     for name, value in list(twin.graph.initializers.items()):
         tensor = value.const_value
@@ -215,23 +217,13 @@ def _read(model: ir.Model, tensors: Mapping[int, ir.TensorProtocol]) -> frozense
     if len(opened) != len(tensors):
         return None  # An attribute of a node, or one tensor of two names.
     try:
-        traced = trace_model(twin)
+        function = trace_model(twin)
     except SardonyxError:
         return None
     names = [value.name for value in twin.graph.inputs]
-    weights = {value: opened[name] for name, value in zip(names, traced.inputs, strict=True) if name in opened}
-    views, read = dict(weights), {weights[value] for value in traced.results if value in weights}
-    for member in traced.values:
-        if member.op in ("loop", "cond", "call", "host"):
-            return None
-        sources = {views[operand] for operand in member.operands if operand in views}
-        read |= sources
-        if sources and all(operand in views or operand.is_constant for operand in member.operands):
-            # A movement that is no view is a copy, which the plan cannot trace back to its weight.
-            if member.op not in MOVEMENTS or view(member).base not in weights:
-                return None
-            (views[member],) = sources
-    return frozenset(read)
+    weights = {value: opened[name] for name, value in zip(names, function.inputs, strict=True) if name in opened}
+    read = read_by_views(function, weights)
+    return read if read is not None or traced is None else read_elsewhere_alike(function, weights, traced)
 
 
 def _passes(optimization: OptimizationLevel) -> list[str] | None:

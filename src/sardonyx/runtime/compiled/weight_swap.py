@@ -19,6 +19,7 @@ from sardonyx.rewrite.weight_digest import Contents
 if TYPE_CHECKING:
     from sardonyx.compiler.plan.weight_plan import WeightPlan
     from sardonyx.compiler.program import Program
+    from sardonyx.core.ir.graph import Function
     from sardonyx.runtime.compiled.frontend import Source
     from sardonyx.runtime.editing.fingerprint import Structure
     from sardonyx.runtime.providers.protocol import OptimizationLevel
@@ -53,6 +54,7 @@ class WeightSwap:
         after: Program,
         model: ir.Model,
         tensors: Sequence[ir.TensorProtocol],
+        traced: Function,
     ) -> WeightSwap | None:
         """Return the swap of a program that was traced over other weights; None if it must be traced each time.
 
@@ -62,6 +64,7 @@ class WeightSwap:
             after: The program over the weights of ``model``.
             model: The model.
             tensors: The tensors of the rewritten model that were traced.
+            traced: The function of the rewritten model.
         """
         ordered = [in_memory_order(tensor.numpy()) for tensor in tensors]
         arrays, orders = [array for array, _ in ordered], [order for _, order in ordered]
@@ -71,7 +74,7 @@ class WeightSwap:
         # Tensors that no kernel reads, as statistics in training mode, are free too.
         floats = {i for i, tensor in enumerate(tensors) if tensor.dtype.is_floating_point() and tensor.size > 1}
         for candidates in (floats | plan.weights, plan.weights, plan.changed):
-            read = source.read(model, candidates)
+            read = source.read(model, candidates, traced)
             if read is not None:
                 return cls(source, plan, tensors, orders, frozenset(candidates) - (read - plan.weights))
         return None
