@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import rich.console
 import rich.table
 
@@ -51,26 +52,44 @@ class Half:
 
     def metric(self, session: sardonyx.Session) -> Measurement:
         """Return the metric of these samples; of all samples if there are no scores per sample."""
-        whole: Measurement = self.task.judge([session.run(None, feeds) for feeds in self.task.test])
+        whole: Measurement = self.task.judge(list(self._outputs(session)))
         if whole.scores is None:
             return whole
         rows = whole.scores[self.first :: 2]
         value = whole.scale * float(rows.mean()) if whole.statistic is None else whole.statistic(rows)
         return replace(whole, value=value, scores=rows)
 
+    def _outputs(self, session: sardonyx.Session) -> Iterator[list[np.ndarray]]:
+        """Yield the outputs of all samples; those of the other half are not computed, and hold other numbers."""
+        count, last = 0, None
+        for feeds in self.task.test:
+            rows = len(next(iter(feeds.values())))
+            own = slice((self.first - count) % 2, None, 2)
+            count += rows
+            if rows == 1:
+                if last is None or own.start == 0:
+                    last = session.run(None, feeds)
+                yield last
+                continue
+            halves = session.run(None, {name: array[own] for name, array in feeds.items()})
+            outputs = [np.zeros((rows, *half.shape[1:]), half.dtype) for half in halves]
+            for output, half in zip(outputs, halves, strict=True):
+                output[own] = half
+            yield outputs
 
-def measure(name: str, trials: int, state: Path | None) -> dict[str, Any]:
+
+def measure(name: str, trials: int, seconds: float | None, state: Path | None) -> dict[str, Any]:
     """Return the figures of one task: the original, static int8, and the result of the search."""
     task = load_task(name)
     source = sardonyx.load(task.model)
     models = {"original": source, "static int8": sardonyx.quantize(source, task.calibration).model}
     budget = sardonyx.Budget(drop=DROPS.get(name, 0.5)) if task.judge else sardonyx.Budget(sqnr=LEAST_SQNR)
-    start = time.process_time()
+    start, begin = time.process_time(), time.perf_counter()
     result = sardonyx.compress(
         source, task.calibration, evaluate=Half(task, 0).metric if task.judge else None, budget=budget, trials=trials,
-        state=None if state is None else state / name,
+        time=seconds, state=None if state is None else state / name,
     )  # fmt: skip
-    seconds = time.process_time() - start
+    spent = {"seconds": time.process_time() - start, "elapsed": time.perf_counter() - begin}
     models["compress"] = result.model
     sessions = {key: sardonyx.Session(model, compile="wait") for key, model in models.items()}
     feeds = task.calibration[0]
@@ -95,7 +114,8 @@ def measure(name: str, trials: int, state: Path | None) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "task": name, "unit": task.unit or "dB", "split": measured["original"].scores is not None, "rows": rows,
-        "plan": report.plan, "verdict": report.verdict, "seconds": seconds, "trials": len(report.trials), "loss": loss,
+        "plan": report.plan, "verdict": report.verdict, **spent, "stopped": report.stopped,
+        "trials": len(report.trials), "loss": loss,
         "beats": beats(rows["compress"], rows["static int8"], loss),
         "beaten": beats(rows["static int8"], rows["compress"], (-loss[1], -loss[0])), "front": front,
         "lower": measured["original"].lower_is_better,
@@ -166,6 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure a search under a budget against static int8.")
     parser.add_argument("--tasks", nargs="*", default=TASKS, help=f"some of {', '.join(TASKS)}")
     parser.add_argument("--trials", type=int, default=40, help="the most plans of a search")
+    parser.add_argument("--seconds", type=float, help="the time of a search")
     parser.add_argument("--state", type=Path, help="a folder from which searches resume")
     parser.add_argument("--json", type=Path, help="write every figure here; figures of other tasks there remain")
     parser.add_argument("--plot", type=Path, help="write a plot here")
@@ -174,7 +195,7 @@ def main() -> None:
     if options.json and options.json.exists():
         results = [one for one in json.loads(options.json.read_text()) if one["task"] not in options.tasks]
     for name in options.tasks:
-        results.append(measure(name, options.trials, options.state))
+        results.append(measure(name, options.trials, options.seconds, options.state))
         show(results[-1:])
         if options.json:
             options.json.write_text(json.dumps(results, indent=1))

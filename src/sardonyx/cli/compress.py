@@ -61,9 +61,7 @@ def command(
     preprocess: compression.Preprocess = None,
     seed: compression.Seed = 0,
     trials: Annotated[int, typer.Option(help="Most plans to try.")] = 60,
-    time: Annotated[
-        str | None, typer.Option(help="Time after which no further plan is tried: 10m.", show_default=False)
-    ] = None,
+    time: Annotated[str | None, typer.Option(help="Time of the search: 10m.", show_default=False)] = None,
     state: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Folder of outcomes, from which a search resumes.", show_default=False),

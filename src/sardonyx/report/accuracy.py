@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import model as model_io
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.option_checks import require_count
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable
@@ -177,6 +178,7 @@ def compare(
     if not all_layers and all(output.error <= tolerance for output in output_errors):
         between = []
     for part in slices(between, feeds, budget):
+        raise_if_cancelled()
         for layer in _errors(first, second, part, feeds, converted):
             layers.append(layer)
             if beyond is None and layer.error > tolerance:

@@ -71,6 +71,15 @@ def test_a_cheap_node_that_hurts_returns_to_float_and_the_report_says_so() -> No
     assert sardonyx.to_proto(again.model).SerializeToString() == sardonyx.to_proto(result.model).SerializeToString()
 
 
+@pytest.mark.parametrize("scheme", ["float8", "float8e5m2"])
+def test_nodes_of_narrow_floats_return_by_their_measured_error(scheme: str) -> None:
+    result = quantize(network(1.0), SAMPLES, scheme=scheme)
+    nearest = quantize(network(1.0), SAMPLES, scheme=scheme, method="nearest")
+    assert 0 < len(int_products(result)) < len(int_products(nearest)) == 4
+    assert result.report.outputs[0].sqnr > nearest.report.outputs[0].sqnr + 1
+    assert any("stay in float" in note for note in result.report.notes)
+
+
 def test_a_large_channel_is_balanced_and_its_product_stays_on_integers() -> None:
     result = quantize(network(3000.0), SAMPLES)
     nearest = quantize(network(3000.0), SAMPLES, method="nearest", calibration="mse")

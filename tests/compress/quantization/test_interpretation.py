@@ -21,7 +21,7 @@ from sardonyx.compress.quantization.interpretation import (
     stacks,
 )
 from sardonyx.compress.quantization.placement import find_placement
-from sardonyx.compress.quantization.scheme import Affine
+from sardonyx.compress.quantization.scheme import TYPES, Affine
 from sardonyx.compress.quantization.switches import CompiledSwitches, InterpretedSwitches, SwitchState
 from sardonyx.errors import EvaluationError, ShapeError, UnsupportedError
 from sardonyx.model.copying import copy_model
@@ -143,19 +143,22 @@ def test_a_run_computes_only_what_a_change_reaches() -> None:
     assert np.array_equal(again.array(graph.outputs[0]), base.array(graph.outputs[0]))
 
 
-def state_of(model: ir.Model) -> tuple[ir.Model, Any, SwitchState]:
+def state_of(model: ir.Model, kind: str = "uint8") -> tuple[ir.Model, Any, SwitchState]:
     copied = copy_model(model)
     placement = find_placement(copied)
-    maps = {str(value.name): Affine.of(-3.0, 3.0) for value in placement.reads}
+    maps = {str(value.name): Affine.of(-3.0, 3.0, TYPES[kind]) for value in placement.reads}
     weights = {site.label: np.round(site.weight * 8) / 8 for site in placement.sites}
     corrections = {site.label: np.full(site.channels, 0.125) for site in placement.sites}
     return copied, placement, SwitchState.of(placement, maps, weights, corrections)
 
 
 @pytest.mark.parametrize("quantized", [(), ("conv",), ("depthwise", "product"), ("conv", "depthwise", "product")])
-def test_both_engines_of_switches_agree(quantized: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("kind", ["uint8", "float8e4m3", "float8e5m2"])
+def test_both_engines_of_switches_agree(kind: str, quantized: tuple[str, ...]) -> None:
     model = network()
-    interpreted, compiled = InterpretedSwitches(*state_of(model)), CompiledSwitches(*state_of(model))
+    if TYPES[kind].is_float:
+        model.opset_imports[""] = TYPES[kind].opset
+    interpreted, compiled = InterpretedSwitches(*state_of(model, kind)), CompiledSwitches(*state_of(model, kind))
     assert interpreted.kinds == compiled.kinds
     for feeds in SAMPLES[:2]:
         (first,), (second,) = (engine.outputs(feeds, quantized) for engine in (interpreted, compiled))

@@ -126,6 +126,24 @@ def test_the_page_shows_every_plan(result: Compressed) -> None:
     assert "src=" not in page and "http" not in page
 
 
+def test_a_metric_that_never_ends_ends_with_the_time(files: Path) -> None:
+    sessions: list[sardonyx.Session] = []
+
+    def evaluate(session: sardonyx.Session) -> float:
+        sessions.append(session)
+        while True:
+            session.run(None, {"image": images()[0][:1]})
+            if session is sessions[0]:
+                return 1.0
+
+    report = sardonyx.compress(
+        CLASSIFIER, files / "train.npz", evaluate=evaluate, budget=Budget(drop=0.1), measured=False, time=1.5
+    ).report
+    assert report.stopped == "the time budget"
+    assert [trial.label for trial in report.trials] == ["original"]
+    assert report.plan == "original"
+
+
 def test_a_budget_that_nothing_keeps_gives_the_original_back(files: Path) -> None:
     result = sardonyx.compress(CLASSIFIER, files / "train.npz", budget=Budget(size="5KB"), measured=False, trials=3)
     assert result.report.verdict == "not kept"

@@ -25,13 +25,33 @@ def test_a_proved_loss_goes_before_a_smaller_file() -> None:
         return 100 * float(hits.mean()), hits
 
     result = sardonyx.compress(
-        model, samples(20), evaluate=evaluate, budget=Budget(drop=1.4), measured=False, trials=10
+        model, samples(20), evaluate=evaluate, budget=Budget(drop=1.4, size=8000), measured=False, trials=14
     )
     report = result.report
     assert report.verdict == "kept" and report.evidence.metric is not None and report.evidence.metric.loss == 0
     assert any("not proved" in note for note in report.notes)
     sizes = [trial.figures.size for trial in report.trials if trial.figures is not None]
     assert min(sizes) < report.result.size < 0.6 * report.original.size
+
+
+def test_a_proved_result_that_is_slower_than_static_int8_does_not_go_before_it() -> None:
+    model, (feeds, *_) = network(), samples(20)
+    expected = sardonyx.Session(model, compile="wait").run(None, feeds)[0]
+    static = sardonyx.Session(sardonyx.quantize(model, samples(20)).model, compile="wait").run(None, feeds)[0]
+    most = 0.5 * np.square(static - expected).mean()
+
+    def evaluate(session: sardonyx.Session) -> tuple[float, np.ndarray]:
+        hits = np.ones(SAMPLES)
+        if np.square(session.run(None, feeds)[0] - expected).mean() > most:
+            hits[: SAMPLES // 80] = 0  # As by static int8: inside of the budget, and the interval is not.
+        return 100 * float(hits.mean()), hits
+
+    result = sardonyx.compress(
+        model, samples(20), evaluate=evaluate, budget=Budget(drop=1.4), measured=False, trials=10
+    )
+    report = result.report
+    assert report.verdict == "not judged" and report.plan == "int8 + short names"
+    assert any("is proved, but is larger or slower than static int8" in note for note in report.notes)
 
 
 def test_a_proof_of_shorter_names_alone_does_not_go_before_a_small_model() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.evidence import OutputError
 from sardonyx.compress.search.budget import Budget
 from sardonyx.compress.search.figures import Figures
 from sardonyx.compress.search.moves import MOVES, Plan, Step, ordered
 from sardonyx.compress.search.search import Search
+from sardonyx.compress.search.time_limit import TimeLimit
 from sardonyx.compress.search.trial import State, Trial, front
 from sardonyx.errors import ModelFileError, OptionError, UnsupportedError
 
@@ -51,6 +53,10 @@ class ModelOfModels:
     harm: dict[str, float] = field(default_factory=lambda: dict(HARM))
     tried: list[Plan] = field(default_factory=list)
     failing: tuple[str, ...] = ()
+    closing_seconds: float = 0.0
+
+    def keep_models(self, plans: Sequence[Plan]) -> None:
+        pass
 
     def sites(self, plan: Plan, move: str) -> list[str]:
         changed = sum(math.ceil(step.strength * LAYERS) for step in plan)
@@ -71,12 +77,12 @@ class ModelOfModels:
 
 def searched(
     budget: Budget, bench: ModelOfModels | None = None, state: State | None = None, trials: int = 100,
-    is_over: Callable[[], bool] = lambda: False, **options: Any,
+    time: TimeLimit | None = None, **options: Any,
 ) -> Search:  # fmt: skip
     arguments = {"least_sqnr": None, "allows_slower": False, **options}
     search = Search(
-        bench or ModelOfModels(), budget, state=state or State(None, ""), most_trials=trials, is_over=is_over,  # type: ignore[arg-type]
-        report=lambda label: None, **arguments,
+        bench or ModelOfModels(), budget, state=state or State(None, ""), most_trials=trials,  # type: ignore[arg-type]
+        time=time or TimeLimit(None), report=lambda label: None, **arguments,
     )  # fmt: skip
     search.run()
     return search
@@ -202,10 +208,63 @@ def test_a_search_ends_after_its_trials_or_its_time() -> None:
     search = searched(Budget(drop=0.3), trials=5)
     assert len(search.trials) == 5
     assert search.stopped == "5 trials"
-    answers = iter([False, False, *[True] * 1000])
-    search = searched(Budget(drop=0.3), is_over=lambda: next(answers))
+    search = searched(Budget(drop=0.3), time=TimeForQuestions(2))
     assert search.stopped == "the time budget"
     assert len(search.trials) < 10
+
+
+class TimeForQuestions(TimeLimit):
+    """Time that is over after some questions."""
+
+    def __init__(self, questions: int) -> None:
+        super().__init__(None)
+        self.left = questions
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_a_trial_ends_with_the_time_and_leaves_no_outcome(tmp_path: Path) -> None:
+    time = TimeForQuestions(10**9)
+
+    class Slow(ModelOfModels):
+        def trial(self, plan: Plan) -> Trial:
+            if len(self.tried) == 3:
+                time.left = 0
+            raise_if_cancelled()
+            return super().trial(plan)
+
+    state = State(tmp_path, "search")
+    search = searched(Budget(drop=0.3), Slow(), state, time=time)
+    assert search.stopped == "the time budget"
+    assert len(search.trials) == 3 == len(list(tmp_path.glob("trial-*")))
+    resumed = searched(Budget(drop=0.3), state=State(tmp_path, "search"))
+    assert resumed.ranked()[0].plan == searched(Budget(drop=0.3)).ranked()[0].plan
+
+
+def test_the_time_of_the_last_measurement_is_reserved() -> None:
+    limit = TimeLimit(1000.0)
+    assert not limit.is_set()
+    limit.reserve(300.0)
+    assert not limit.is_set()
+    limit.reserve(5000.0)
+    # Half of the time at most, so that a search with a short time tries at least something.
+    assert not limit.is_set()
+    assert TimeLimit(1e-9).is_set()
+
+
+def test_no_result_is_larger_or_slower_than_static_int8() -> None:
+    """Integer weights of a fifth of the bytes have a smaller product, at twice the time of static int8."""
+    search = searched(Budget(drop=0.9), trials=2)
+    static = search.trials[(Step("int8"),)]
+    assert static.figures is not None
+    for size, seconds, goes_first in ((50, 0.8, False), (400, 0.1, False), (200, 0.4, True)):
+        figures = replace(static.figures, size=size, seconds=seconds)
+        other = Trial((Step("int4 weights"),), figures, static.outputs, static.metric)
+        search.trials[other.plan] = other
+        assert search.objective(other) < search.objective(static)
+        assert (search.ranked()[0] is other) is goes_first
 
 
 def test_a_search_resumes_where_it_ended(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.option_checks import require_names
 from sardonyx.compress.clustering.palette import nearest, palette_of
 from sardonyx.compress.evidence import (
@@ -141,6 +142,7 @@ def cluster(
     layers = []
     weights = [(site, site.node.inputs[site.index]) for site in (*placement.all_sites, *placement.tables)]
     for site, value in weights:
+        raise_if_cancelled()
         assert value is not None
         if value not in shared:
             shared[value] = _clustered(result, site, inputs.get(site.label), bits, names)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.samples import not_a_number, number_of
 from sardonyx.errors import SardonyxError
 from sardonyx.report.accuracy import convert_feeds
@@ -129,6 +130,7 @@ def output_errors(
     noise: dict[str, float] = {}
     floats: set[str] = set()
     for number, (feeds, results) in enumerate(zip(judged, recorded.results, strict=True)):
+        raise_if_cancelled()
         converted = feeds if isinstance(after, Session) else convert_feeds(after, feeds)
         for name, expected, actual in zip(recorded.names, results, second.run(None, converted), strict=True):
             if is_float(expected):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.option_checks import require_names
 from sardonyx.compiler.target.description import host
 from sardonyx.compress.evidence import (
@@ -194,6 +195,7 @@ def _factorized(
     labels: Names,
 ) -> FactorizedLayer:  # fmt: skip
     """Replace one layer by two if these have fewer weights, and report the layer."""
+    raise_if_cancelled()
     node, weight = site.node, site.weight
     full, size = min(site.matrix().shape[1:]), weight.size
     unchanged = FactorizedLayer(site.label, node.op_type, full, full, (size, size), "")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.samples import number_of
 from sardonyx.errors import EvaluationError
 from sardonyx.runtime.session import Session
@@ -48,6 +49,7 @@ def observe(model: ir.Model, axes: Mapping[ir.Value, int], samples: Iterable[Map
     squares: dict[ir.Value, float] = {}
     counts: dict[ir.Value, int] = {}
     for number, sample in enumerate(samples):
+        raise_if_cancelled()
         results = [] if session is None else session.run([str(value.name) for value in inner], sample)
         arrays = dict(zip(inner, results, strict=True))
         arrays |= {value: np.asarray(sample[str(value.name)]) for value in axes if value in inputs}

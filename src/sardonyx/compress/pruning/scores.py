@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.pruning.channels import UNNUMBERED, ChannelGraph
 from sardonyx.compress.samples import require_finite
 from sardonyx.errors import UnsupportedError
@@ -100,6 +101,7 @@ def output_changes(
     sums: dict[ir.Value, Any] = {}
     count = 0
     for sample in samples:
+        raise_if_cancelled()
         count += 1
         results = [np.asarray(one) for one in plain.run(list(directions.values()), sample)]
         for _ in range(_DRAWS):

@@ -270,7 +270,7 @@ class Draft:
             first: The calibration method that is measured first.
         """
         sites = self.placement.all_sites
-        if self.scheme.activation_type.is_float or not self._preview:
+        if not self._preview:
             return None
         if not is_measurable(sites):
             self.notes.append("Ranges and nodes were not measured: the model is too large for a copy with switches.")
@@ -289,9 +289,14 @@ class Draft:
         return selection
 
     def balanced_selection(self, calibration: str, plain: Selection) -> Selection:
-        """Balance the channels of activations, and return the search over the result; `plain` if the error stays."""
+        """Balance the channels of activations, and return the search over the result; `plain` if the error stays.
+
+        The steps of narrow floats are relative, so that small channels lose nothing.
+        """
         observation = self.observation
         assert observation is not None
+        if self.scheme.activation_type.is_float:
+            return plain
         balances = [
             balance for balance in find_balances(self.prepared, self.placement, observation.inputs)
             if balance.value.name not in self._unseen

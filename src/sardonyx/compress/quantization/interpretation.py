@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.evidence.outputs import are_equal
 from sardonyx.compress.quantization.placement import RECURRENT
 from sardonyx.core.eval.run_context import RunContext, running
@@ -163,6 +164,7 @@ class InterpretedGraph:
         rounded: dict[Hashable, Any] = {}
         with running(RunContext()):
             for number, step in enumerate(self._steps):
+                raise_if_cancelled()
                 change = None if changes is None else changes.get(step.node)
                 if token is None or not self._reuse(step, change, number, result, bases, frame):
                     self.work += _least_work(step, frame)
@@ -296,6 +298,7 @@ class SampleRuns:
         """
         stream = iter(samples)
         for first in stream:
+            raise_if_cancelled()
             if self._graph is None:
                 yield [first], self._compiled(first)
                 continue

@@ -49,6 +49,11 @@ class NarrowType:
         """True for 8-bit and 4-bit floats, which have neither zero points nor equal steps."""
         return self.dtype.is_floating_point()
 
+    def nearest(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the nearest numbers of a type of floats, as float32."""
+        clipped = np.clip(numbers, np.float32(self.low), np.float32(self.high))
+        return np.asarray(clipped.astype(self.numpy), np.float32)
+
 
 def _integer(name: str, opset: int, numpy: Any) -> NarrowType:
     bits = int(name.lstrip("uint"))
@@ -292,7 +297,7 @@ class Affine:
     def rounded(self, values: np.ndarray) -> np.ndarray:
         """Return the values that the numbers of some values mean."""
         if self.kind.is_float:
-            return values
+            return self.kind.nearest(values / np.float32(self.scale)) * np.float32(self.scale)
         low, high = self.kind.low - self.zero_point, self.kind.high - self.zero_point
         return np.asarray(np.clip(np.rint(values / self.scale), low, high) * self.scale)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.evidence.outputs import is_float
 from sardonyx.compress.quantization.placement import Placement, WeightSite, find_placement
 from sardonyx.compress.quantization.scheme import Affine
@@ -123,10 +124,12 @@ class Probe:
         engine = self._engine()
         if isinstance(engine, InterpretedSwitches):
             for row, number, results in engine.all_outputs(samples, settings):
+                raise_if_cancelled()
                 yield row, number, self._floats(results)
             return
         for number, quantized in enumerate(settings):
             for row, sample in enumerate(samples):
+                raise_if_cancelled()
                 yield row, number, self._floats(engine.outputs(sample, quantized))
 
     def site_inputs(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> dict[str, np.ndarray]:

@@ -28,7 +28,7 @@ from sardonyx.compress.quantization.interpretation import (
 )
 from sardonyx.compress.quantization.measured_values import measure_values
 from sardonyx.compress.quantization.placement import Placement
-from sardonyx.compress.quantization.scheme import Affine
+from sardonyx.compress.quantization.scheme import TYPES, Affine, NarrowType
 from sardonyx.compress.quantization.writer import Writer
 from sardonyx.errors import UnsupportedError
 from sardonyx.rewrite.analysis import facts
@@ -54,6 +54,11 @@ class SwitchState:
     maps: dict[str, Affine]
     weights: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     biases: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> NarrowType:
+        """The type of activations."""
+        return next((affine.kind for affine in self.maps.values()), TYPES["uint8"])
 
     @classmethod
     def of(
@@ -98,7 +103,7 @@ class CompiledSwitches:
 
     def __init__(self, model: ir.Model, placement: Placement, state: SwitchState) -> None:
         self._state = state
-        self._writer = _SwitchWriter(model, placement)
+        self._writer = _SwitchWriter(model, placement, state.kind)
         self._writer.write(state)
         self._biases = self._writer.write_biases(state.biases)
         self.kinds = measure_values(model)
@@ -257,8 +262,8 @@ class InterpretedSwitches:
                 continue
             rounded: dict[int, tuple[Hashable, Any]] = {}
             for index, name in sources.items():
-                numbers = _numbers(state.maps[name])
-                rounded[index] = numbers, functools.partial(_round, numbers)
+                numbers, kind = _numbers(state.maps[name]), state.maps[name].kind
+                rounded[index] = numbers, functools.partial(_round, numbers, kind)
             arrays: dict[int, np.ndarray] = {}
             if site is not None and label in state.weights:
                 arrays[site.index] = state.weights[label][1]
@@ -280,10 +285,12 @@ def _rows(array: np.ndarray, index: int, count: int) -> np.ndarray:
     return array[index * rows : (index + 1) * rows]
 
 
-def _round(numbers: tuple[float, float, float], array: np.ndarray) -> np.ndarray:
-    """Return the values that integers mean, from a scale and the least and greatest integer."""
+def _round(numbers: tuple[float, float, float], kind: NarrowType, array: np.ndarray) -> np.ndarray:
+    """Return the values that narrow numbers mean, from a scale and the least and greatest number."""
     scale, low, high = (np.float32(number) for number in numbers)
     result = array / scale
+    if kind.is_float:
+        return np.asarray(kind.nearest(result) * scale)
     np.rint(result, out=result)
     np.clip(result, low, high, out=result)
     result *= scale
@@ -298,7 +305,13 @@ def _numbers(affine: Affine) -> tuple[float, float, float]:
 class _SwitchWriter:
     """Writes switches into a float model, which is changed.
 
-    Integers are computed in float arithmetic with scales and limits as inputs, so that all types have one form.
+    Integers are computed in float arithmetic with scales and limits as inputs, so that all their types have one form;
+    narrow floats are cast to their type and back.
+
+    Args:
+        model: The float model.
+        placement: The places of narrow numbers in the model.
+        kind: The type of activations.
 
     Attributes:
         map_inputs: The names of the inputs for scale, least and greatest integer, by activation.
@@ -306,8 +319,8 @@ class _SwitchWriter:
         weights: The names of the inputs for weights, by label.
     """
 
-    def __init__(self, model: ir.Model, placement: Placement) -> None:
-        self._graph, self._placement = model.graph, placement
+    def __init__(self, model: ir.Model, placement: Placement, kind: NarrowType) -> None:
+        self._graph, self._placement, self._kind = model.graph, placement, kind
         self.map_inputs: dict[str, tuple[str, ...]] = {}
         self.switches: dict[str, str] = {}
         self.weights: dict[str, str] = {}
@@ -365,8 +378,21 @@ class _SwitchWriter:
         scale, low, high = numbers
         nodes: list[ir.Node] = []
         result = value
-        for op_type, number in (("Div", scale), ("Round", None), ("Max", low), ("Min", high), ("Mul", scale)):
-            operands = [result] if number is None else [result, number]
-            nodes.append(self._writer.node(op_type, operands, "switch", ir.DataType.FLOAT))
+
+        def add(op_type: str, *operands: ir.Value, to: ir.DataType | None = None) -> None:
+            nonlocal result
+            attributes: dict[str, Any] = {} if to is None else {"to": int(to)}
+            kind = to or ir.DataType.FLOAT
+            nodes.append(self._writer.node(op_type, [result, *operands], "switch", kind, **attributes))
             result = nodes[-1].outputs[0]
+
+        add("Div", scale)
+        if not self._kind.is_float:
+            add("Round")
+        add("Max", low)
+        add("Min", high)
+        if self._kind.is_float:
+            add("Cast", to=self._kind.dtype)
+            add("Cast", to=ir.DataType.FLOAT)
+        add("Mul", scale)
         return result, nodes

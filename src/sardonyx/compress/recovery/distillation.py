@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.samples import number_of, require_numbers
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.runtime.session import Session
@@ -150,6 +151,7 @@ class _Epochs:
 
     def __iter__(self) -> Any:
         for number in range(self._steps):
+            raise_if_cancelled()
             if not self._waiting:
                 order = self._rng.permutation(len(self._samples))
                 self._waiting = _joined([self._samples[i] for i in order], self._batch)

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.base.blas_threads import factorizations
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.quantization.bias_correction import is_per_channel
 from sardonyx.compress.quantization.placement import WeightSite, find_placement
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
@@ -138,6 +139,7 @@ class _Refit:
             for original, site in stage
         }
         for sample in self._samples:
+            raise_if_cancelled()
             first = _named(self._before, sample)
             second = _named(self._changed, {**sample, **self._weights})
             first |= {name: np.asarray(array) for name, array in sample.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +20,6 @@ from sardonyx.compress.evidence import (
     LayerError,
     MetricChange,
     Verdict,
-    layers_that_hurt,
     measure,
     metric_change,
     store,
@@ -33,8 +31,9 @@ from sardonyx.compress.search.figures import Figures, Target, file_bytes, measur
 from sardonyx.compress.search.moves import BY_NAME, MOVES, Fitting, Plan, without_reports
 from sardonyx.compress.search.sample_source import SampleSource
 from sardonyx.compress.search.search import SPEED, Search, metric_comparisons
+from sardonyx.compress.search.time_limit import TimeLimit
 from sardonyx.compress.search.trial import State, Trial, front
-from sardonyx.compress.search.workbench import Workbench
+from sardonyx.compress.search.workbench import GATE_SECONDS, Workbench
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
@@ -51,9 +50,6 @@ _PERMIT = "Accept a slower result with `allow_slower=True` (`--allow-slower`)."
 
 PROVED_SAVING = 0.5
 """The least saving of a proved result, in powers of that of the best result: 0.25 of size and time gives way to 0.5."""
-
-GATE_SECONDS = 1.5
-"""Duration of the last measurement against the original."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +153,7 @@ def compress(
         allow_slower: If True, a result may be slower than the original.
         seed: The seed of bootstrap intervals, and of draws and orders in moves.
         trials: The most plans to try.
-        time: The time after which no further plan is tried: ``"10m"``, or seconds.
+        time: The time of the search: ``"10m"``, or seconds. The trial in progress is stopped.
         state: A folder for the outcomes of trials, from which the same search resumes. A search by a function of
             another name, or with another number on the original, is refused; other metrics that agree in both are not
             noticed.
@@ -176,7 +172,7 @@ def compress(
         >>> result = sardonyx.compress("model.onnx", data="train/", evaluate=fn, budget=Budget(drop=0.5, size="4MB"))
     """
     budget = Budget() if budget is None else budget
-    deadline = None if time is None else clock.monotonic() + quantity(time, SECONDS, "time")
+    limit = TimeLimit(None if time is None else quantity(time, SECONDS, "time"))
     _require_possible(budget, data, evaluate, target, trials)
     source = load(model)
     samples = None if data is None else SampleSource(data, source, preprocess)
@@ -194,11 +190,9 @@ def compress(
     least = budget.sqnr if budget.sqnr is not None or budget.drop is not None else LEAST_SQNR
     outcomes = State(state, "" if state is None else _identity(source, target, seed, samples, bench))
     search = Search(
-        bench, budget, least, outcomes, allow_slower, trials,
-        lambda: deadline is not None and clock.monotonic() > deadline, progress or (lambda label: None),
+        bench, budget, least, outcomes, allow_slower, trials, limit, progress or (lambda label: None)
     )  # fmt: skip
-    reference = search.trial(())
-    _require_meaning(budget, reference)
+    _require_meaning(budget, search.original_trial())
     search.run()
     return _Choice(search, samples, seed, measured).result()
 
@@ -299,20 +293,22 @@ class _Choice:
         search = self._search
         unproved: tuple[Trial, ir.Model] | None = None
         for trial in search.ranked():
-            if unproved is not None and not self._saves_enough(trial, unproved[0]):
-                break
-            if unproved is not None and not self._is_proved(trial):
-                continue
+            if unproved is not None:
+                if not (self._saves_enough(trial, unproved[0]) and self._is_proved(trial)):
+                    continue
+                if search.is_behind_static(trial) and not search.is_behind_static(unproved[0]):
+                    self._notes.append(f"{trial.label} is proved, but is larger or slower than static int8.")
+                    break
             if not trial.plan:
                 self._notes.append("No result that keeps the budget is smaller or faster than the original.")
                 return self._compressed(trial, [])
-            trial = search.polished(trial)
+            trial = search.with_lossless_moves(trial)
             model = self._final(trial.plan)
             figures = self._gated(trial, model)
             if figures is None:
                 continue
             trial = replace(trial, figures=replace(figures, size=file_bytes(model)))
-            if search.broken(trial):
+            if search.broken_limits(trial):
                 continue
             if self._is_proved(trial):
                 if unproved is not None:
@@ -322,7 +318,7 @@ class _Choice:
         if unproved is not None:
             return self._compressed(unproved[0], [], unproved[1])
         original = search.original
-        broken = search.broken(original)
+        broken = search.broken_limits(original)
         if not broken:
             self._notes.append("The original is returned: no result keeps the budget and is at least as fast.")
         else:
@@ -367,7 +363,7 @@ class _Choice:
         search = self._search
         accurate = search.best(1)
         if accurate:
-            self._notes.append(closest_note(accurate[0].label, search.broken(accurate[0])))
+            self._notes.append(closest_note(accurate[0].label, search.broken_limits(accurate[0])))
 
     def _compressed(self, trial: Trial, broken: list[str], model: ir.Model | None = None) -> Compressed:
         search = self._search
@@ -380,10 +376,11 @@ class _Choice:
         tried = tuple(search.trials.values())
         best = front(tried, search.original.metric)
         assert trial.figures is not None and search.original.figures is not None
+        layers, hurting = self._of_layers(trial)
         report = CompressionReport(
             trial.label, verdict, reason, search.budget, search.bench.target, self._seed, search.original.figures,
             trial.figures, evidence, tried, tuple(one.label for one in best), search.stopped, tuple(self._notes),
-            self._layers(trial), self._hurting(trial),
+            layers, hurting,
         )  # fmt: skip
         if model is None:
             return Compressed(copy_model(search.bench.source), report)
@@ -393,6 +390,15 @@ class _Choice:
         }  # fmt: skip
         store(model, "compress", brief)
         return Compressed(model, report)
+
+    def _of_layers(self, trial: Trial) -> tuple[tuple[Layer, ...], tuple[LayerError, ...]]:
+        """Return the moves of layers and the layers that hurt, as far as the time of the search permits."""
+        limit = self._search.time
+        layers = limit.evidence(lambda: self._layers(trial))
+        hurting = None if layers is None else limit.evidence(lambda: self._hurting(trial))
+        if hurting is None:
+            self._notes.append("The layers that hurt are not named: the time budget was over before their comparison.")
+        return layers or (), hurting or ()
 
     def _layers(self, trial: Trial) -> tuple[Layer, ...]:
         bench = self._search.bench
@@ -411,7 +417,7 @@ class _Choice:
         lossy = tuple(step for step in trial.plan if not BY_NAME[step.move].is_lossless)
         if not lossy or not bench.judged:
             return ()
-        return layers_that_hurt(bench.base, bench.model(lossy), bench.judged[0])
+        return bench.layers_that_hurt(bench.base, bench.model(lossy))
 
     def _judged(self) -> str:
         if self._samples is None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.compress.evidence import Evaluate, Measurement, layers_that_hurt, measure, output_errors, standard_error
+from sardonyx.base.cancellation import raise_if_cancelled
+from sardonyx.compress.evidence import (
+    Evaluate,
+    LayerError,
+    Measurement,
+    layers_that_hurt,
+    measure,
+    output_errors,
+    standard_error,
+)
 from sardonyx.compress.search.figures import (
     Figures,
     Target,
@@ -20,6 +30,7 @@ from sardonyx.compress.search.figures import (
 )
 from sardonyx.compress.search.moves import (
     BY_NAME,
+    MOVES,
     WEIGHTED,
     Fitting,
     Plan,
@@ -32,13 +43,28 @@ from sardonyx.compress.search.moves import (
 )
 from sardonyx.compress.search.trial import Trial
 from sardonyx.errors import SardonyxError
+from sardonyx.runtime.run_options import RunOptions
 from sardonyx.runtime.session import Session
+
+GATE_SECONDS = 1.5
+"""Duration of the last measurement against the original."""
 
 SECONDS_PER_TRIAL = 0.5
 """Duration of a measurement of time, and of one of energy."""
 
 MOST_MODELS = 4
 """Models of plans in memory at a time."""
+
+
+class _CancellableSession(Session):
+    """A session whose runs are cancellation points, so that a metric ends with the time of the search."""
+
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: RunOptions | None = None
+    ) -> list[Any]:
+        """Run the model once; as :meth:`Session.run`."""
+        raise_if_cancelled()
+        return super().run(output_names, feeds, options)
 
 
 class Workbench:
@@ -66,13 +92,28 @@ class Workbench:
         self._models: dict[Plan, ir.Model] = {(): base}
         self._outcomes: dict[Plan, Trial] = {}
         self._harm: dict[tuple[Plan, str], list[str]] = {}
+        self._sites: dict[Plan, dict[tuple[str, ...], list[str]]] = {}
+        self._best_plans: tuple[Plan, ...] = ()
+        self._session_seconds = self._comparison_seconds = 0.0
         self._before = self.session(source)
 
+    @property
+    def closing_seconds(self) -> float:
+        """The seconds that the end of the search takes: the last measurement, and a comparison of all layers."""
+        comparison = self._comparison_seconds or 2 * self._session_seconds
+        return GATE_SECONDS + 2 * self._session_seconds + comparison
+
     def session(self, model: ir.Model) -> Session:
-        """Return a session of a model on the target."""
-        if self.target == "native":
-            return Session(model, compile="wait")
-        return Session(model, compile="wait", providers=[self.target])
+        """Return a session of a model on the target, whose runs are cancellation points."""
+        start = time.monotonic()
+        providers = None if self.target == "native" else [self.target]
+        session = _CancellableSession(model, compile="wait", providers=providers)
+        self._session_seconds = max(self._session_seconds, time.monotonic() - start)
+        return session
+
+    def keep_models(self, plans: Sequence[Plan]) -> None:
+        """Keep the models of some plans in memory."""
+        self._best_plans = tuple(plans)
 
     def model(self, plan: Plan) -> ir.Model:
         """Return the model of a plan.
@@ -83,9 +124,9 @@ class Workbench:
         if plan not in self._models:
             step, rest = plan[-1], plan[:-1]
             model = applied(self.model(rest), step, self._harmless_first(rest, step), self.fitting)
-            while len(self._models) > MOST_MODELS:
-                # The oldest but the base, which every plan starts from.
-                del self._models[next(key for key in self._models if key)]
+            old = [key for key in self._models if key and key not in self._best_plans]
+            for key in old[: max(len(self._models) - MOST_MODELS, 0)]:
+                del self._models[key]
             self._models[plan] = model
         return self._models[plan]
 
@@ -95,7 +136,11 @@ class Workbench:
 
     def sites(self, plan: Plan, move: str) -> list[str]:
         """Return the layers that a move can change in the model of a plan."""
-        return layers(self.model(plan), BY_NAME[move].operators)
+        if plan not in self._sites:
+            # All at once: models leave the memory, and are costly to make.
+            model = self.model(plan)
+            self._sites[plan] = {own.operators: layers(model, own.operators) for own in MOVES}
+        return self._sites[plan][BY_NAME[move].operators]
 
     def _harmless_first(self, rest: Plan, step: Step) -> list[str]:
         """Return the layers of a move in the order of the noise that they add for what their change saves.
@@ -108,11 +153,18 @@ class Workbench:
         key = (rest, step.move)
         if key not in self._harm:
             before, after = self.model(rest), self.model((*rest, Step(step.move)))
-            found_layers = layers_that_hurt(before, after, self.judged[0], most=len(names))
-            noise = {layer.node: layer.growth**2 for layer in found_layers}
+            hurting = self.layers_that_hurt(before, after, most=len(names))
+            noise = {layer.node: layer.growth**2 for layer in hurting}
             gains = layer_shares(before)
             self._harm[key] = sorted(names, key=lambda name: (noise.get(name, 0.0) / gains[name], -gains[name]))
         return self._harm[key]
+
+    def layers_that_hurt(self, before: ir.Model, after: ir.Model, most: int = 5) -> tuple[LayerError, ...]:
+        """Return the layers at which the error grows most on a judged sample."""
+        start = time.monotonic()
+        result = layers_that_hurt(before, after, self.judged[0], most=most)
+        self._comparison_seconds = max(self._comparison_seconds, time.monotonic() - start)
+        return result
 
     def changed(self, plan: Plan) -> dict[str, str]:
         """Return the layers that a plan changes, with the move of each."""

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compiler.program import Program
 from sardonyx.compress.quantization.methods.grids import Grid, hessian_error, require_hessian
 from sardonyx.core import language as L
@@ -73,6 +74,7 @@ def adaround(
     first, second = np.zeros_like(variables), np.zeros_like(variables)
     program = _step()
     for step in range(1, steps + 1):
+        raise_if_cancelled()
         progress = max(0.0, (step / steps - _WARM_UP) / (1 - _WARM_UP))
         exponent = _SHARPEST[1] + 0.5 * (_SHARPEST[0] - _SHARPEST[1]) * (1 + math.cos(progress * math.pi))
         weight = _WEIGHT if progress else 0.0

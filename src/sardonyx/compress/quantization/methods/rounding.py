@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from sardonyx.base.blas_threads import products
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.quantization.bias_correction import has_corrected_mean
 from sardonyx.compress.quantization.methods.adaround import adaround
 from sardonyx.compress.quantization.methods.gptq import descend, descend_groups, gptq, refit_scales
@@ -86,6 +87,7 @@ def _chosen(site: WeightSite, scheme: Scheme, inputs: SiteInput | None, choose: 
     integers, scales = np.empty(matrices.shape, np.float32), np.empty(matrices.shape, np.float32)
     with products(max(matrices.shape[1:]) * matrices.shape[2] ** 2):
         for number, (rows, hessian, grid) in enumerate(zip(matrices, hessians, grids, strict=True)):
+            raise_if_cancelled()
             objective = Objective(rows, hessian)
             nearest = objective.rounded(grid, plain[number])
             chosen = choose(objective, nearest, width)

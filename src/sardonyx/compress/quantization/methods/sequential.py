@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.base.blas_threads import factorizations, products
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_scales
 from sardonyx.compress.quantization.methods.grids import Grid
 from sardonyx.compress.quantization.methods.objective import Objective, Rounded
@@ -62,6 +63,7 @@ def reconstruct(
         own = floats or _float_rows(probe, stage, samples, rows, seed)
         moments = _rows(probe, stage, samples, done, rows, seed, own)
         for site in stage:
+            raise_if_cancelled()
             x, changed = moments[site.label]
             if x is not None and changed is not None and x.shape[2] <= _MOST_DEPTH:
                 result[site.label] = _rounded(site, schemes[site.label], result[site.label], x, changed)
