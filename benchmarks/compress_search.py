@@ -56,7 +56,7 @@ class Half:
         if whole.scores is None:
             return whole
         rows = whole.scores[self.first :: 2]
-        value = whole.scale * float(rows.mean()) if whole.statistic is None else whole.statistic(rows)
+        value = whole.scale * float(rows.mean() if whole.statistic is None else whole.statistic(rows))
         return replace(whole, value=value, scores=rows)
 
     def _outputs(self, session: sardonyx.Session) -> Iterator[list[np.ndarray]]:

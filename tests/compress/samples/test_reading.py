@@ -110,8 +110,18 @@ def test_folders_of_images_need_a_preprocessing(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), tmp_path / "prepare.onnx")
     by_model = read_samples(tmp_path, model_of(ONE), tmp_path / "prepare.onnx")
     assert [sample["x"][0, 0] for sample in by_model] == [0.0, 80.0, 160.0]
-    with pytest.raises(OptionError, match=r"data, sample 0: expected FLOAT .* got uint8 \[4, 5, 3\]"):
+    with pytest.raises(OptionError, match=r"data, sample 0: expected FLOAT .* got uint8 \[4, 5, 3\].* by `preprocess`"):
         list(read_samples(tmp_path, model_of(ONE)))
+
+
+def test_samples_that_hold_the_input_are_not_preprocessed_by_a_model(tmp_path: Path) -> None:
+    np.savez(tmp_path / "inputs.npz", x=np.ones((2, 3), np.float32))
+    text = '<ir_version: 9, opset_import: ["": 18]> n (float[N, 3] item) => (float[N, 3] x) { x = Add(item, item) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "prepare.onnx")
+    stored = read_samples(tmp_path / "inputs.npz", model_of(ONE), tmp_path / "prepare.onnx")
+    assert [sample["x"].tolist() for sample in stored] == [[[1.0] * 3]] * 2
+    items = read_samples([np.ones((1, 3), np.float32)], model_of(ONE), tmp_path / "prepare.onnx")
+    assert [sample["x"].tolist() for sample in items] == [[[2.0] * 3]]
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])

@@ -117,6 +117,22 @@ def test_a_state_of_a_metric_of_another_name_is_refused_at_an_equal_number(files
     )  # fmt: skip
 
 
+def test_the_report_states_the_bytes_of_the_file(result: Compressed, tmp_path: Path) -> None:
+    result.save(tmp_path / "small.onnx")
+    assert (tmp_path / "small.onnx").stat().st_size == result.report.result.size
+
+
+def test_the_stored_report_counts_for_the_limit_of_the_size(files: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"evaluate": top1(files), "measured": False, "trials": 2, "state": tmp_path / "state"}
+    free = sardonyx.compress(CLASSIFIER, files / "train.npz", budget=Budget(drop=5), **options).report.result.size
+    for limit in (free, free - 1):
+        budget = Budget(drop=5, size=limit)
+        limited = sardonyx.compress(CLASSIFIER, files / "train.npz", budget=budget, **options)
+        limited.save(tmp_path / "small.onnx")
+        if limited.report.verdict != "not kept":
+            assert (tmp_path / "small.onnx").stat().st_size <= limit
+
+
 def test_the_page_shows_every_plan(result: Compressed) -> None:
     page = page_of("digits", result.report, "top1")
     assert page.count("<svg") == 2

@@ -18,7 +18,8 @@ Preprocess = Callable[..., Any] | str | os.PathLike[str] | ir.Model
 
 An item is an image (uint8 [height, width, 3]), audio (float32 [frames] or [channels, frames], and the frames a second
 as a second argument), or a sample of an archive or iterable. The result is feeds by name, an array for a model with one
-input, or a tuple of arrays. The outputs of a model are feeds by their names if these are inputs, else by their order.
+input, or a tuple of arrays. The outputs of a model are feeds by their names if these are inputs, else by their order;
+samples by the names of the inputs that they feed, which a model does not read, are feeds as they are.
 """
 
 
@@ -57,6 +58,9 @@ class _Program:
     def __call__(self, item: Any, rate: int | None = None) -> Any:
         if isinstance(item, Mapping):
             feeds = dict(item)
+            own = {str(value.name) for value in self._inputs}
+            if not own <= feeds.keys() and feeds.keys() >= set(self._names):
+                return feeds  # Computed already, as the samples of `--eval` often are.
         else:
             values: list[Any] = [item, *([] if rate is None or len(self._inputs) < 2 else [np.int64(rate)])]
             if len(values) != len(self._inputs):

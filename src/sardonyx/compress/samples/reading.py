@@ -19,6 +19,8 @@ from sardonyx.compress.samples.preprocessing import Preprocess, loaded
 from sardonyx.errors import EvaluationError, ModelFileError, OptionError, SardonyxError
 from sardonyx.rewrite.verify.inputs import require_fit, required_inputs
 
+_IMAGES = "Compute the input from images (uint8 [height, width, 3]) by `preprocess`, a function or a model."
+
 Feeds = Mapping[str, Any]
 """Arrays by the name of the input."""
 
@@ -160,9 +162,14 @@ def _feeds(value: Any, model: ir.Model, inputs: Sequence[ir.Value], where: str) 
     try:
         require_fit(model, feeds)
     except OptionError as error:
-        raise OptionError(error.problem, where=where, remedy=error.remedy) from error
+        remedy = _IMAGES if _is_image(value) else error.remedy
+        raise OptionError(error.problem, where=where, remedy=remedy) from error
     require_numbers(feeds, inputs, where)
     return feeds
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3 and value.shape[-1] == 3
 
 
 def _array(value: Any) -> Any:

@@ -307,6 +307,7 @@ class _Choice:
             figures = self._gated(trial, model)
             if figures is None:
                 continue
+            self._store(trial, model)
             trial = replace(trial, figures=replace(figures, size=file_bytes(model)))
             if search.broken_limits(trial):
                 continue
@@ -367,11 +368,7 @@ class _Choice:
 
     def _compressed(self, trial: Trial, broken: list[str], model: ir.Model | None = None) -> Compressed:
         search = self._search
-        change = self._change(trial)
-        evidence = Evidence(
-            0 if self._samples is None else self._samples.count, self._judged(), trial.outputs, change,
-            search.least_sqnr if trial.plan else None,
-        )  # fmt: skip
+        evidence = self._evidence(trial)
         verdict, reason = self._verdict(trial, broken, evidence)
         tried = tuple(search.trials.values())
         best = front(tried, search.original.metric)
@@ -382,14 +379,22 @@ class _Choice:
             trial.figures, evidence, tried, tuple(one.label for one in best), search.stopped, tuple(self._notes),
             layers, hurting,
         )  # fmt: skip
-        if model is None:
-            return Compressed(copy_model(search.bench.source), report)
+        return Compressed(copy_model(search.bench.source) if model is None else model, report)
+
+    def _store(self, trial: Trial, model: ir.Model) -> None:
+        """Store the report of a result that keeps the budget in the model, whose file it is a part of."""
+        search, evidence = self._search, self._evidence(trial)
+        verdict, reason = self._verdict(trial, [], evidence)
         brief = {
-            "plan": report.plan, "verdict": verdict, "reason": reason, "target": report.target, "seed": report.seed,
-            "trials": len(tried), "evidence": evidence,
+            "plan": trial.label, "verdict": verdict, "reason": reason, "target": search.bench.target,
+            "seed": self._seed, "trials": len(search.trials), "evidence": evidence,
         }  # fmt: skip
         store(model, "compress", brief)
-        return Compressed(model, report)
+
+    def _evidence(self, trial: Trial) -> Evidence:
+        count = 0 if self._samples is None else self._samples.count
+        least = self._search.least_sqnr if trial.plan else None
+        return Evidence(count, self._judged(), trial.outputs, self._change(trial), least)
 
     def _of_layers(self, trial: Trial) -> tuple[tuple[Layer, ...], tuple[LayerError, ...]]:
         """Return the moves of layers and the layers that hurt, as far as the time of the search permits."""
