@@ -69,7 +69,7 @@ class Program:
         stable_sizes: Resolved sizes of shape-stable loops, by step and sizes.
     """
 
-    def __init__(self, compiled: CompiledFunction) -> None:
+    def __init__(self, compiled: CompiledFunction, like: Program | None = None) -> None:
         self._compiled = compiled
         self.function = compiled.function
         self.target = compiled.target
@@ -88,7 +88,10 @@ class Program:
         self.repeating = frozenset(number for number, segment in segments if segment.has_control_flow)
         self.row_bytes: dict[tuple[int, ...], int] = {}
         self.stable_sizes: dict[tuple[int, ...], Sizes | None] = {}
-        self._last = find_last_readers(self.steps, self.function.results, compiled.reads)
+        # The steps of a program over other weights are the same.
+        self._last: Mapping[Value, float] = (
+            like._last if like else find_last_readers(self.steps, self.function.results, compiled.reads)
+        )
         self._plans: dict[int, Linked] = {}
         self._sizes: dict[tuple[Any, ...], Sizes] = {}
 
@@ -176,7 +179,7 @@ class Program:
 
     def _over(self, compiled: CompiledFunction) -> Program:
         """Return the program of a record with other constants alone; plans are shared."""
-        program = Program(compiled)
+        program = Program(compiled, self)
         for number, linked in self._plans.copy().items():
             program._plans[number] = program._linked(linked.plan)
         program._sizes = self._sizes

@@ -42,10 +42,8 @@ GRAPHS = {
     "a product of two weights": """g (float[N, 6] x) => (float[N, 9] y) <float[6, 8] w, float[8, 9] v> {
             p = MatMul(w, v) y = MatMul(x, p) }""",
 }
-WITH_BODIES = {"scan with a body that reads a weight", "loop with an open count", "branches with weights"}
-WITH_MERGED_BIASES = {"gru of both directions", "gru of both directions, of some units"}
-IN_TRACE = WITH_BODIES | WITH_MERGED_BIASES
-"""Graphs which each update traces."""
+IN_TRACE = {"scan with a body that reads a weight", "loop with an open count", "branches with weights"}
+"""Graphs with bodies, which each update traces."""
 
 
 def model_of(name: str, seed: int) -> onnx.ModelProto:

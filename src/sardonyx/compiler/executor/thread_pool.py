@@ -85,6 +85,12 @@ def _pause_seconds(pauses: int) -> float:
     return max(min(seconds) / count, 1e-10)
 
 
+_PARALLEL = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+)  # fmt: skip
+"""Pool, kernel, arguments, items and grain."""
+
+
 class Pool:
     """Worker threads, and the memory through which generated code gives them jobs.
 
@@ -100,6 +106,7 @@ class Pool:
     def __init__(self, threads: int, code: Functions) -> None:
         self.threads = threads
         self._code = code
+        self._parallel = _PARALLEL(code.parallel)
         self._workers: list[threading.Thread] = []
         size = Field.THREAD_IDS + 4 * threads
         self._memory = ctypes.create_string_buffer(size + 64)
@@ -124,8 +131,7 @@ class Pool:
             items: Number of work items.
             grain: Items of a chunk, at least 1.
         """
-        words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        ctypes.CFUNCTYPE(None, *words)(self._code.parallel)(self.address, kernel, arguments, items, grain)
+        self._parallel(self.address, kernel, arguments, items, grain)
 
     def dismiss(self) -> None:
         """End the workers; later jobs are executed by their callers alone."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
+from sardonyx.compiler.analysis.constant_values import computed_constant, evaluate_closed, is_closed
 from sardonyx.compiler.analysis.low_bit_weights import match_low_bits
 from sardonyx.compiler.analysis.multi_gate_matmul import MOST_GATES
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
@@ -41,12 +41,12 @@ class Branch:
 
     Attributes:
         product: The ``contract``.
-        steps: Primitives with a constant for each column.
+        steps: Primitives with a closed value for each column, shape [columns].
         last: The value after the steps.
     """
 
     product: Value
-    steps: tuple[tuple[str, np.ndarray], ...]
+    steps: tuple[tuple[str, Value], ...]
     last: Value
 
     @property
@@ -108,7 +108,7 @@ def _branch(product: Value, users: Users) -> Branch:
     return Branch(product, tuple(steps), last)
 
 
-def _columns(value: Value) -> np.ndarray | None:
+def _columns(value: Value) -> Value | None:
     """Return the elements along the last axis if constant and equal along all other axes, or None."""
     width = shape_of(value)[-1]
     source = value
@@ -116,9 +116,13 @@ def _columns(value: Value) -> np.ndarray | None:
         source = source.operands[0]
     if not is_closed(source):
         return None
+    shape = shape_of(source)
+    if shape and shape[-1] == width and all(size == 1 for size in shape[:-1]):
+        return _recorded("reshape", source, shape=(width,))
     array = evaluate_closed(source)
     rows = np.broadcast_to(array, (*array.shape[:-1], width)).reshape(-1, width)  # type: ignore[arg-type]
-    return rows[0] if len(rows) and (rows == rows[:1]).all() else None
+    # A copy, which is no view of a weight: later weights may have rows that differ.
+    return constant(rows[0].copy()) if len(rows) and (rows == rows[:1]).all() else None
 
 
 def _is_in_memory(branch: Branch, users: Users, results: set[Value]) -> bool:
@@ -152,10 +156,10 @@ def _are_gates(wide: Branch, others: Sequence[Branch], users: Users) -> bool:
     )
 
 
-def _merge_steps(branches: Sequence[Branch]) -> list[tuple[str, list[np.ndarray | None]]] | None:
+def _merge_steps(branches: Sequence[Branch]) -> list[tuple[str, list[Value | None]]] | None:
     """Return the aligned steps of all branches, with the constants of each; None if the orders conflict."""
     longest = max(branches, key=lambda branch: len(branch.steps))
-    steps: list[tuple[str, list[np.ndarray | None]]] = [(op, []) for op, _ in longest.steps]
+    steps: list[tuple[str, list[Value | None]]] = [(op, []) for op, _ in longest.steps]
     for branch in branches:
         left = list(branch.steps)
         for op, constants in steps:
@@ -222,9 +226,8 @@ def branch_of_product(m: Match, *operands: Value, **params: Any) -> Value | None
 def _merged_product(branches: Sequence[Branch], rewriter: Rewriter) -> Value:
     first = branches[0].product
     axis = 1 - first.params["right"][0]
-    matrices, params = tuple(branch.product.operands[1] for branch in branches), {"axis": axis}
     # No constant even for few elements, so that other weights can replace the matrices.
-    weights = record("concat", matrices, params, TYPE_RULES["concat"](*[matrix.type for matrix in matrices], **params))
+    weights = _recorded("concat", *(branch.product.operands[1] for branch in branches), axis=axis)
     whole: Value = apply("contract", rewriter.new[first.operands[0]], weights, **first.params)
     whole.origin = first.origin
     for op, constants in _merge_steps(branches) or ():
@@ -233,13 +236,18 @@ def _merged_product(branches: Sequence[Branch], rewriter: Rewriter) -> Value:
     return whole
 
 
-def _fill_missing(op: str, constants: Sequence[np.ndarray | None], branches: Sequence[Branch]) -> Iterator[np.ndarray]:
+def _recorded(op: str, *operands: Value, **params: Any) -> Value:
+    return record(op, operands, params, TYPE_RULES[op](*[operand.type for operand in operands], **params))
+
+
+def _fill_missing(op: str, constants: Sequence[Value | None], branches: Sequence[Branch]) -> Iterator[Value]:
     for columns, branch in zip(constants, branches, strict=True):
-        dtype = t.numpy_dtype(dtype_of(branch.product))
-        yield np.full(branch.columns, _NEUTRAL[op], dtype) if columns is None else columns
+        dtype = dtype_of(branch.product)
+        missing = np.full(branch.columns, _NEUTRAL[op], t.numpy_dtype(dtype))
+        yield constant(missing, dtype) if columns is None else columns
 
 
-def _broadcast_columns(like: Value, columns: Sequence[np.ndarray]) -> Value:
+def _broadcast_columns(like: Value, columns: Sequence[Value]) -> Value:
     shape = shape_of(like)
-    row = constant(np.concatenate(columns).reshape(*(1,) * (len(shape) - 1), -1), dtype_of(like))
-    return apply("broadcast", row, shape=shape)
+    row = _recorded("reshape", _recorded("concat", *columns, axis=0), shape=(*(1,) * (len(shape) - 1), shape[-1]))
+    return apply("broadcast", computed_constant(row), shape=shape)

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.base.cancellation import raise_if_cancelled
-from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.constant_values import (
+    computed_constant,
+    is_closed,
+    leaves_of,
+    over_leaves,
+    source_of,
+)
 from sardonyx.compiler.analysis.magnitudes import magnitude_class, quantizes
 from sardonyx.compiler.analysis.primitive_traits import is_splat
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS
@@ -59,6 +65,10 @@ class Origin:
         return np.ndarray(shape, weight.dtype, weight, self.offset, self.strides)
 
 
+Leaves = tuple[Origin | None, ...]
+"""The origin of each constant from which a constant was computed; None for constants that are of no weight."""
+
+
 class WeightPlan:
     """Replacement of weights of a compiled function.
 
@@ -67,6 +77,7 @@ class WeightPlan:
         readers: Prepared constants by the constants that may change and that they depend on.
         changed: See the attribute.
         classes: The magnitude classes of constants on which code may depend.
+        computed: The origins of the constants from which a pass computed a constant; see :func:`.computed_constant`.
 
     Attributes:
         weights: Indices of the weights that may change.
@@ -79,10 +90,12 @@ class WeightPlan:
         readers: Mapping[Any, Sequence[Value]],
         changed: frozenset[int],
         classes: Mapping[Value, float | None],
+        computed: Mapping[Value, Leaves],
     ) -> None:
-        self._origins, self._readers, self._classes = origins, readers, classes
+        self._origins, self._readers, self._classes, self._computed = origins, readers, classes, computed
         self._packings: dict[Any, Packing | TransformedPacking | None] = {}
-        self.weights = frozenset(origin.weight for origin in origins.values())
+        leaves = (leaf for several in computed.values() for leaf in several if leaf is not None)
+        self.weights = frozenset(origin.weight for origin in (*origins.values(), *leaves))
         self.changed = changed
 
     @classmethod
@@ -103,11 +116,15 @@ class WeightPlan:
         if changed is None:
             return None
         origins, fixed = dict[Value, Origin](), _overlapping(weights)
+        computed = dict[Value, Leaves]()
         for value, now in compiled.substitution.items():
             if not value.is_constant or not isinstance(value.type, TensorType):
                 continue
             origin = Origin.of(np.asarray(now.known), weights)
-            if origin is None:
+            leaves = _leaves(now, weights)
+            if leaves is not None and value not in compiled.function.results and is_weight(value):
+                computed[value] = leaves
+            elif origin is None:
                 if value in changed:
                     return None
             elif not is_weight(value) or is_splat(value) or value in compiled.function.results:
@@ -115,22 +132,29 @@ class WeightPlan:
             else:
                 origins[value] = origin
         origins = {value: origin for value, origin in origins.items() if origin.weight not in fixed}
-        if not changed <= origins.keys():
+        computed = {
+            value: leaves
+            for value, leaves in computed.items()
+            if not any(leaf is not None and leaf.weight in fixed for leaf in leaves)
+        }
+        if not changed <= origins.keys() | computed.keys():
             return None
         readers: dict[Any, Sequence[Value]] = {}
         for key in compiled.prepared:
             if isinstance(key, Value):
-                read = [key] if key in origins else []
+                read = [key] if key in origins or key in computed else []
             elif is_closed(key.source):
-                read = [value for value in function("closed", (), [key.source], 0).values if value in origins]
+                read = [value for value in leaves_of(key.source) if value in origins or value in computed]
             else:
                 return None
             if read:
                 readers[key] = read
-        current = {value: compiled.substitution.get(value, value) for value in origins}
+        current = {value: compiled.substitution.get(value, value) for value in (*origins, *computed)}
         limited = quantizes(compiled.substitution)
         classes = {value: magnitude_class(now) for value, now in current.items()} if limited else {}
-        return cls(origins, readers, frozenset(origins[value].weight for value in changed), classes)
+        of_changed = [origins[value] for value in changed if value in origins]
+        of_changed += [leaf for value in changed for leaf in computed.get(value, ()) if leaf is not None]
+        return cls(origins, readers, frozenset(origin.weight for origin in of_changed), classes, computed)
 
     def apply(
         self, compiled: CompiledFunction, weights: Mapping[int, np.ndarray], pool: Pool
@@ -147,10 +171,13 @@ class WeightPlan:
             weight = weights.get(origin.weight)
             if weight is None:
                 continue
-            now = constant(origin.view(weight, value.known.shape), value.type.dtype)  # type: ignore[union-attr]
+            constants[value] = _constant_of(value, origin, weight)
+        for value, origins in self._computed.items():
+            if any(origin is not None and origin.weight in weights for origin in origins):
+                constants[value] = _computed_anew(compiled.substitution.get(value, value), origins, weights)
+        for value, now in constants.items():
             if is_splat(now) or (value in self._classes and magnitude_class(now) != self._classes[value]):
                 return None
-            constants[value] = now
         substitution: Substitution = {
             **{value: now for value, now in compiled.substitution.items() if value.is_constant},
             **constants,
@@ -174,6 +201,32 @@ class WeightPlan:
             prepared[key] = packing.packed(source, compiled.target, pool, denormal)
         has_denormals = bool(denormal[0]) or holds_denormals(prepared.values() if compiled.has_denormals else renewed)
         return replace(compiled, substitution=substitution, prepared=prepared, has_denormals=has_denormals)
+
+
+def _leaves(constant: Value, weights: Sequence[np.ndarray]) -> Leaves | None:
+    """Return the origins of the constants that a constant was computed from, if one of them is a view of a weight."""
+    source = source_of(constant)
+    if source is None:
+        return None
+    origins = tuple(Origin.of(np.asarray(leaf.known), weights) for leaf in leaves_of(source))
+    return origins if any(origin is not None for origin in origins) else None
+
+
+def _computed_anew(constant: Value, origins: Leaves, weights: Mapping[int, np.ndarray]) -> Value:
+    """Return a computed constant over other weights."""
+    source = source_of(constant)
+    assert source is not None
+    leaves = {
+        leaf: _constant_of(leaf, origin, weights[origin.weight])
+        for leaf, origin in zip(leaves_of(source), origins, strict=True)
+        if origin is not None and origin.weight in weights
+    }
+    return computed_constant(over_leaves(source, leaves))
+
+
+def _constant_of(value: Value, origin: Origin, weight: np.ndarray) -> Value:
+    # No other constant is this one: equal constants need not be found.
+    return Value("constant", (), {"value": origin.view(weight, value.known.shape)}, value.type)
 
 
 def _overlapping(weights: Sequence[np.ndarray]) -> set[int]:

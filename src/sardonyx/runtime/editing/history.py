@@ -80,18 +80,13 @@ class History:
             self._after = None
             return
         # The model before this edit is usually the model after the previous one.
-        last = self._after
-        self._before.append(last if last is not None and last.model is before else _Snapshot(before))
+        last = self._after if self._after is not None and self._after.model is before else _Snapshot(before)
         self._after = _Snapshot(after)
         current = self._after.weights
-        shared, spare, count = set(current), _SPARE_BYTES + 2 * sum(current.values()), 0
-        for snapshot in reversed(self._before):
-            spare -= sum(size for tensor, size in snapshot.weights.items() if tensor not in shared)
-            shared.update(snapshot.weights)
-            if spare < 0 or count == _MODELS:
-                break
-            count += 1
-        while len(self._before) > count:
+        last.own = sum(size for tensor, size in last.weights.items() if tensor not in current)
+        self._before.append(last)
+        most = _SPARE_BYTES + 2 * sum(current.values())
+        while len(self._before) > _MODELS or sum(snapshot.own for snapshot in self._before) > most:
             self._before.popleft()
 
     def before(self) -> ir.Model | WeightedModel:
@@ -112,11 +107,18 @@ class History:
 
 
 class _Snapshot:
-    """A model, and the bytes of its weights by the identity of their tensors."""
+    """A model, and the bytes of its weights by the identity of their tensors.
+
+    Attributes:
+        model: The model.
+        weights: See above.
+        own: The bytes of weights that the next model does not have.
+    """
 
     def __init__(self, model: ir.Model | WeightedModel) -> None:
         self.model = model
         self.weights = _bytes_of_weights(model)
+        self.own = 0
 
 
 def _bytes_of_weights(model: ir.Model | WeightedModel) -> dict[int, int]:

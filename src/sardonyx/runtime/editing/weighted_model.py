@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.recycled_arrays import RecycledArrays
-from sardonyx.compiler.target.alignment import aligned_zeros
+from sardonyx.compiler.target.alignment import aligned_arrays, aligned_zeros
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.analysis.facts import STANDARD
 from sardonyx.runtime.editing.fingerprint import Structure
@@ -64,12 +64,6 @@ class _Slot:
     def accepts(self, array: Any) -> bool:
         """Return True if an array has the type and shape of the weight."""
         return isinstance(array, np.ndarray) and array.dtype == self.dtype and array.shape == self.shape
-
-    def lend(self) -> np.ndarray:
-        """Return memory for a copy, with any elements."""
-        if self.memory is None:
-            return np.empty(self.shape, self.dtype)
-        return self.memory.lend().view(self.dtype).reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,7 @@ class WeightedModel:
         slots = self._graph.slots
         if not all(name in slots and slots[name].accepts(array) for name, array in arrays.items()):
             return None
-        copies = {name: slots[name].lend() for name in arrays}
+        copies = _lent({name: slots[name] for name in arrays})
         copy(list(zip(copies.values(), arrays.values(), strict=True)))
         tensors = dict[str, ir.TensorProtocol]()
         for name, array in copies.items():
@@ -165,6 +159,16 @@ class WeightedModel:
         """The bytes of the weights by the identity of their tensors."""
         slots = self._graph.slots
         return {id(tensor): slots[name].nbytes for name, tensor in self._weights.items()}
+
+
+def _lent(slots: Mapping[str, _Slot]) -> dict[str, np.ndarray]:
+    """Return memory for copies of weights, with any elements, as kernels read it: they need no other copy."""
+    few = [slot for slot in slots.values() if slot.memory is None]
+    small = iter(aligned_arrays([(slot.shape, slot.dtype) for slot in few]) if few else ())
+    return {
+        name: next(small) if slot.memory is None else slot.memory.lend().view(slot.dtype).reshape(slot.shape)
+        for name, slot in slots.items()
+    }
 
 
 def _weights(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
