@@ -79,6 +79,8 @@ TWINS = [
          lambda a: a.mean((0, 2)), (2, 3, 4)),
     _one("product", "k = Constant <value_ints = [1]> () y = ReduceProd (a, k)", lambda a: a.prod(1, keepdim=True)),
     _one("norm 1", "k = Constant <value_ints = [-1]> () y = ReduceL1 (a, k)", lambda a: a.abs().sum(-1, True)),
+    _one("norm 2 of zeros", "k = Constant <value_ints = [-1]> () y = ReduceL2 (a, k)",
+         lambda a: a.norm(dim=-1, keepdim=True), (9, 1), rounded=True),
     _one("norm 2", "k = Constant <value_ints = [-1]> () y = ReduceL2 (a, k)", lambda a: a.norm(dim=-1, keepdim=True)),
     _one("log sum exp",
          "k = Constant <value_ints = [1]> () y = ReduceLogSumExp (a, k)", lambda a: a.logsumexp(1, True)),

@@ -47,6 +47,7 @@ POSITIVE: Mapping[str, tuple[int, ...]] = {
     "Acosh": (0,),
     "BatchNormalization": (4,),
     "Log": (0,),
+    "Pow": (0,),
     "Sqrt": (0,),
     "ReduceLogSum": (0,),
 }

@@ -189,3 +189,43 @@ def test_gradients_of_saturated_logistics_have_all_digits(compile: Any) -> None:
     x = np.linspace(-80, 80, 321, dtype=np.float32)
     (actual,) = session.run(["x_gradient"], {"x": x})
     np.testing.assert_allclose(actual, _logistic(x) * _logistic(-x), rtol=2e-6)
+
+
+@pytest.mark.parametrize("compile", ["off", "wait"])
+@pytest.mark.parametrize(
+    "node",
+    ["ReduceL2 (x, axes)", "LpNormalization <axis = 1, p = 1> (x)", "LpNormalization <axis = 1, p = 2> (x)",
+     "LpPool <kernel_shape = [3]> (u)", "GlobalLpPool <p = 3> (u)", "MeanVarianceNormalization <axes = [1]> (x)"],
+)  # fmt: skip
+def test_norms_of_zeros_have_zero_gradients(node: str, compile: Any) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 11, opset_import: ["": 24]> net (float[2, 3] x) => (y) {{
+            axes = Constant <value_ints = [1]> ()
+            u = Unsqueeze (x, axes)
+            y = {node}
+        }}"""
+    )
+    gradient = sardonyx.gradient(model, of="y", wrt=["x"])
+    x = np.array([[0, 0, 0], [1, -2, 2]], np.float32)
+    (actual,) = sardonyx.Session(gradient, compile=compile).run(["x_gradient"], {"x": x})
+    assert np.isfinite(actual).all()
+    np.testing.assert_array_equal(actual[0], 0)
+    tangents = sardonyx.gradient(model, of="y", wrt=["x"], kind="jvp")
+    (moved,) = sardonyx.Session(tangents, compile=compile).run(["y_tangent"], {"x": x, "x_tangent": np.ones_like(x)})
+    assert np.isfinite(moved).all()
+    assert np.any(actual[1]) or node[:4] in ("LpNo", "Mean")
+
+
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_second_derivatives_of_small_determinants(size: int) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 11, opset_import: ["": 24]> net (float[N, N] x) => (float y) { y = Det (x) }"""
+    )
+    rng = np.random.default_rng(size)
+    x, v = (rng.standard_normal((size, size)).astype(np.float32) for _ in range(2))
+    curved = sardonyx.gradient(model, of="y", wrt=["x"], kind="hvp")
+    (actual,) = sardonyx.Session(curved).run(["x_product"], {"x": x, "x_tangent": v})
+    expected = np.zeros_like(v)
+    if size == 2:  # The Hessian of ad - bc.
+        expected = np.array([[v[1, 1], -v[1, 0]], [-v[0, 1], v[0, 0]]])
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)

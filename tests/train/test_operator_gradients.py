@@ -53,9 +53,15 @@ def test_the_gradient_of_an_operator_equals_differences(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", CHECKED)
 def test_first_and_second_derivatives_equal_differences(name: str) -> None:
-    tally = check_operator(name, range(15), second=True)
-    assert tally.failures == []
-    assert tally.checked > tally.kinks // 2
+    first = 0
+    while True:  # Cases of integers compare nothing, and some operators have few others.
+        tally = check_operator(name, range(first, first + 15), second=True)
+        assert tally.failures == []
+        assert tally.checked >= tally.kinks // 2
+        if tally.checked:
+            return
+        first += 15
+        assert first < 60, f"no case of {name} has a gradient"
 
 
 def test_second_derivatives_of_a_loop_over_rows_equal_differences() -> None:

@@ -205,6 +205,13 @@ def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
     return elementwise("select", condition, *(v if isinstance(v, Tensor) else constant(v, dtype) for v in (x, y)))
 
 
+def norm_of(powers: Tensor, p: float = 2) -> Tensor:
+    """Return p-norms, the p-th roots of sums of powers of magnitudes; the gradient of a norm that is 0 is 0."""
+    is_zero = equal(powers, 0)
+    sums = where(is_zero, 1, powers)  # The slope of the root at 0 is infinite; products with it would be NaN.
+    return where(is_zero, 0, sqrt(sums) if p == 2 else sums ** (1 / p))
+
+
 def stop_gradient(x: Tensor) -> Tensor:
     """Return the same value without gradient flow."""
     return apply("stop_gradient", x)

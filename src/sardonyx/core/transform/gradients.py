@@ -562,9 +562,9 @@ def _fft(y: Tensor, dy: Tensor, x: Tensor, *, inverse: bool) -> Cotangents:
 def _determinant(y: Tensor, dy: Tensor, x: Tensor) -> Cotangents:
     """The cofactors, which singular matrices have as well: determinants without a row and a column."""
     n = x.shape[-1]
-    lead = x.rank - 2
-    others = L.iota((n, n - 1), 1)
-    others = L.where(others < L.iota((n, n - 1), 0), others, others + 1)  # [i, r]: the r-th index besides i.
+    lead, fewer = x.rank - 2, dim_max(n - 1, 0)
+    others = L.iota((n, fewer), 1)
+    others = L.where(others < L.iota((n, fewer), 0), others, others + 1)  # [i, r]: the r-th index besides i.
     without = L.permute(L.take(x, others, -2), [*range(lead), lead, lead + 2, lead + 1])  # [i, column, r]
     minors = L.take(without, others, -2)  # [i, j, s, r]
     sign = 1 - 2 * L.remainder(L.iota((n, n), 0) + L.iota((n, n), 1), 2)

@@ -193,8 +193,9 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     if p not in (1, 2):
         raise InvalidModelError(f"expected p of 1 or 2 for LpNormalization, got {p}.")
     wide = L.abs_(L.widened(x))
-    norm = L.reduce_sum(wide, [axis], True) if p == 1 else L.sqrt(L.reduce_sum(wide * wide, [axis], True))
-    return L.cast(L.where(L.equal(norm, 0), 0, L.widened(x) / norm), x.dtype)
+    norm = L.reduce_sum(wide, [axis], True) if p == 1 else L.norm_of(L.reduce_sum(wide * wide, [axis], True))
+    is_zero = L.equal(norm, 0)
+    return L.cast(L.where(is_zero, 0, L.widened(x) / L.where(is_zero, 1, norm)), x.dtype)
 
 
 @operator("MeanVarianceNormalization", since=9)
@@ -202,4 +203,4 @@ def mean_variance_normalization(x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -
     """Normalize with 1e-9 added to the deviation, as in ONNX's own expansion, so that constants give 0."""
     wide = L.widened(x)
     mean, variance = _moments(wide, axes)
-    return L.cast((wide - mean) / (L.sqrt(variance) + 1e-9), x.dtype)
+    return L.cast((wide - mean) / (L.norm_of(variance) + 1e-9), x.dtype)

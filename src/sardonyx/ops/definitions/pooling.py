@@ -99,7 +99,7 @@ def lp_pool(
     strides: Sequence[int] | None = None,
 ) -> Tensor:
     over = windows(_spatial(x), kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    return L.cast(_pool("add", L.abs_(L.widened(x)) ** _check_norm(p), over) ** (1 / p), x.dtype)
+    return L.cast(L.norm_of(_pool("add", L.abs_(L.widened(x)) ** _check_norm(p), over), p), x.dtype)
 
 
 def _check_norm(p: float) -> float:
@@ -121,7 +121,7 @@ def global_average_pool(x: Tensor) -> Tensor:
 @operator("GlobalLpPool", since=1)
 def global_lp_pool(x: Tensor, *, p: float = 2) -> Tensor:
     total = L.reduce_sum(L.abs_(L.widened(x)) ** _check_norm(p), range(2, x.rank), keepdims=True)
-    return L.cast(total ** (1 / p), x.dtype)
+    return L.cast(L.norm_of(total, p), x.dtype)
 
 
 @operator("MaxUnpool", since=9)

@@ -60,7 +60,7 @@ _register_reduction("ReduceMin", L.reduce_min)
 _register_reduction("ReduceMean", L.reduce_mean, wider=_WIDER_HALF)
 _register_reduction("ReduceL1", lambda x, axes, keep: L.reduce_sum(L.abs_(x), axes, keep), wider=_WIDER_HALF)
 _register_reduction("ReduceSumSquare", lambda x, axes, keep: L.reduce_sum(x * x, axes, keep), wider=_WIDER_HALF)
-_register_reduction("ReduceL2", lambda x, axes, keep: L.sqrt(L.reduce_sum(x * x, axes, keep)), wider=_WIDER_INTEGERS)
+_register_reduction("ReduceL2", lambda x, axes, keep: L.norm_of(L.reduce_sum(x * x, axes, keep)), wider=_WIDER_INTEGERS)
 _register_reduction("ReduceLogSum", lambda x, axes, keep: L.log(L.reduce_sum(x, axes, keep)), wider=_WIDER_INTEGERS)
 _register_reduction("ReduceLogSumExp", _log_sum_exp, wider=_WIDER_INTEGERS)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sardonyx.convert.torch.operators.reductions import vector_norm
 from sardonyx.convert.torch.operators.registry import aten
 from sardonyx.core import language as L
 from sardonyx.core.dim import Size, dim_min
@@ -20,7 +21,7 @@ from sardonyx.ops.nodes import onnx
 @aten("_cdist_forward.default", "cdist.default")
 def _cdist(x: Tensor, y: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
     difference = L.unsqueeze(x, [-2]) - L.unsqueeze(y, [-3])
-    return _vector_norm(difference, float(p))
+    return vector_norm(difference, p, -1)
 
 
 @aten("_euclidean_dist.default")
@@ -36,21 +37,7 @@ def _pdist(x: Tensor, p: float = 2.0) -> Tensor:
         return L.full((0,), 0, x.dtype)
     first, second = zip(*[(i, j) for i in range(x.shape[0]) for j in range(i + 1, x.shape[0])], strict=True)
     a, b = (onnx.Gather(x, L.constant(list(rows)), axis=0) for rows in (first, second))
-    return _vector_norm(a - b, float(p))
-
-
-def _vector_norm(x: Tensor, p: float) -> Tensor:
-    """Return the norms along the last axis."""
-    size = L.abs_(x)
-    if p == 0:
-        return L.reduce_sum(L.cast(L.not_equal(x, 0), x.dtype), [-1])
-    if p == 1:
-        return L.reduce_sum(size, [-1])
-    if p == 2:
-        return L.sqrt(L.reduce_sum(x * x, [-1]))
-    if p == float("inf"):
-        return L.reduce_max(size, [-1])
-    return L.reduce_sum(size**p, [-1]) ** (1 / p)
+    return vector_norm(a - b, p, -1)
 
 
 # Elimination.

@@ -277,11 +277,11 @@ def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False,
     if ord == 0:
         return sum_(cast(truth(x), x.dtype), dim, keepdim)
     powers = sum_(pointwise("Pow", lambda a, b: a**b, size, like(x, ord)), dim, keepdim)
-    return pointwise("Pow", lambda a, b: a**b, powers, like(x, 1 / ord))
+    return L.norm_of(powers, ord)
 
 
 def _l2(x: Tensor, axes: Sequence[int], keepdim: bool) -> Tensor:
-    return L.sqrt(L.reduce_sum(x * x, axes, keepdim))
+    return L.norm_of(L.reduce_sum(x * x, axes, keepdim))
 
 
 # Cumulative functions.
