@@ -51,6 +51,26 @@ def test_exactly_the_parameters_of_a_module_are_trained(frozen: str) -> None:
     assert not trainer.notes or "basis" in trainer.notes[0]
 
 
+class Homogeneous(torch.nn.Module):  # type: ignore[misc]
+    """Coordinates with a column of ones, and polynomials that begin with ones: numbers that no one trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = torch.nn.Linear(3, 3)
+        self.factors = torch.nn.Parameter(torch.randn(3, 3, generator=torch.Generator().manual_seed(2)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ones = torch.ones_like(x[:, :1])
+        mapped = torch.cat([x, ones], 1) @ self.map.weight
+        powers = torch.stack([torch.ones_like(mapped), mapped, 2 * mapped * mapped - 1])
+        return torch.einsum("kbi,ki->bi", powers, self.factors) + self.map.bias
+
+
+def test_numbers_that_operators_are_written_with_are_not_trained() -> None:
+    model = sardonyx.convert(Homogeneous(), (torch.randn(5, 2),), simplify=False).model
+    assert set(train.Trainer(model, "mse", train.SGD(0.01)).parameters) == {"map.weight", "map.bias", "factors"}
+
+
 def test_steps_after_a_conversion_are_those_of_torch() -> None:
     """One training of a module in the process of another, whose constants equal its first weights."""
     module = Scaled()

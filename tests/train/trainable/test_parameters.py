@@ -122,6 +122,15 @@ def test_class_tokens_before_positions_and_norms_are_trained(token: np.ndarray) 
     assert names(model(nodes, [*tensors, tensor("scale", np.ones(4))])) >= {"token", "w", "v", "scale"}
 
 
+def test_a_column_of_ones_beside_data_is_no_weight() -> None:
+    nodes = [
+        node("Shape", "x", "all"), node("Slice", "all zero one", "rows"), node("Concat", "rows one", "shape", axis=0),
+        node("Expand", "ones shape", "column"), node("Concat", "x column", "c", axis=1), node("MatMul", "c w", "y"),
+    ]  # fmt: skip
+    axes = [onnx.numpy_helper.from_array(np.array([number]), name) for name, number in (("zero", 0), ("one", 1))]
+    assert names(model(nodes, [tensor("ones", np.ones((1, 1))), weight("w", 5, 4), *axes])) == {"w"}
+
+
 def test_tensors_that_join_results_of_layers_are_trained() -> None:
     centers = [
         node("MatMul", "x w", "h"), node("Unsqueeze", "h one", "u"), node("Sub", "u centers", "d"),

@@ -274,6 +274,13 @@ class _Translation:
         # A module without gradients was prepared for inference: all of its parameters may be trained.
         parameters = self._parameters or self._frozen
         names = {tensor.name or "" for tensor in self._weights.values()}
+        # Numbers that operators are written with are tensors of the file as well.
+        initializers = (
+            value for graph in (model.graph, *model.graph.subgraphs()) for value in graph.initializers.values()
+        )
+        names |= {
+            str(value.name) for value in initializers if value.dtype is not None and value.dtype.is_floating_point()
+        }
         declare_weights(model, parameters, names - parameters)
         return model
 

@@ -208,8 +208,8 @@ def _uses(value: ir.Value, constants: set[ir.Value]) -> list[_Use]:
             )
             is_computed_part = node.op_type not in _LOOKUPS and not (node.op_type in _QUANTIZERS and index)
             if node.op_type == "Concat" and node.outputs[0] not in constants:
-                result.append(_Use(node, index, is_computed))
-            if is_view or (is_computed_part and any(output in constants for output in node.outputs)):
+                result.append(_Use(node, index, is_computed))  # A part of data, such as a class token.
+            elif is_view or (is_computed_part and any(output in constants for output in node.outputs)):
                 further = [(output, is_computed or not is_view) for output in node.outputs]
                 pending += [one for one in further if one not in seen]
                 seen.update(further)
