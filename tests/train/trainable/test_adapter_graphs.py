@@ -67,7 +67,7 @@ def test_gradients_of_adapters_are_those_of_the_sum(alpha: float | None) -> None
     whole = train.Trainer(trainer.model(), "mse", train.SGD(0.3), trainable=list(SHAPES)).gradients(batch)
     tensors, gradients = trainer.adapter().tensors, trainer.gradients(batch)
     for name, gradient in whole.items():
-        matrix = lora.scale * gradient.reshape(len(gradient), -1)
+        matrix = lora.scale_of(name) * gradient.reshape(len(gradient), -1)
         a, b = tensors[f"{name}.lora_a"], tensors[f"{name}.lora_b"]
         assert np.abs(b).max() > 0
         np.testing.assert_allclose(gradients[f"{name}.lora_a"], matrix @ b.T, rtol=1e-4, atol=1e-6)

@@ -104,3 +104,30 @@ def test_a_student_learns_from_a_teacher_without_labels() -> None:
     )
     history = student.fit({"image": images(256, 5)["image"]}, epochs=10, progress=False, validation=images(64, 77))
     assert history["validation_top1"][-1] > 0.8
+
+
+def test_ranks_and_factors_differ_by_pattern(tmp_path: Path) -> None:
+    names = [tensor.name for tensor in onnx.load_model_from_string(classifier()).graph.initializer]
+    plain = train.Trainer(classifier(), "cross-entropy", train.AdamW(0.02), lora=LoRA(2, 4.0)).adapter()
+    first, *others = plain.targets()
+    lora = LoRA(2, 4.0, ranks={first: 3}, alphas={names[-1]: 9.0, "*": 1.0} if names[-1] in others else {"*": 1.0})
+    trainer = train.Trainer(classifier(), "cross-entropy", train.AdamW(0.02), lora=lora, metrics=["top1"])
+    for seed in range(5):
+        trainer.step(images(32, seed))
+    trainer.save(tmp_path / "merged.onnx")  # Compares answers.
+    trainer.adapter().save(tmp_path / "a.safetensors")
+    adapter = train.Adapter.load(tmp_path / "a.safetensors")
+    assert adapter.options == lora
+    assert adapter.tensors[f"{first}.lora_a"].shape[1] == 3
+    assert {adapter.tensors[f"{name}.lora_a"].shape[1] for name in others} == {2}
+    assert [adapter.options.scale_of(name) for name in (first, "other")] == [1 / 3, 1 / 2]
+
+
+def test_options_of_single_adapters_are_checked() -> None:
+    with pytest.raises(OptionError, match="expected an integer of at least 1, got 0") as refused:
+        LoRA(2, ranks={"fc*": 0})
+    assert refused.value.where == "ranks, fc*"
+    with pytest.raises(OptionError, match="expected numbers by pattern of names"):
+        LoRA(2, alphas=3.0)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="no weight with an adapter matches 'tail\\*'"):
+        train.Trainer(classifier(), "cross-entropy", "sgd", lora=LoRA(2, ranks={"tail*": 4}))

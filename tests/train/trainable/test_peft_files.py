@@ -100,6 +100,60 @@ def test_merged_weights_are_those_of_peft(tmp_path: Path, rslora: bool) -> None:
         np.testing.assert_allclose(merged[name], stored[name] + delta.reshape(SHAPES[name]), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rslora", [False, True])
+def test_ranks_and_alphas_of_single_modules_are_those_of_peft(tmp_path: Path, rslora: bool) -> None:
+    model, rng = network(), np.random.default_rng(4)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 6), (6, 3)))
+    tensors = {**peft_tensors(), "body.square.lora_A.weight": a, "body.square.lora_B.weight": b}
+    patterns = {"rank_pattern": {"squ.*": 3}, "alpha_pattern": {r"body\.(square|wide)": 5, "wide": 1}}
+    folder = write(tmp_path / "a", tensors, use_rslora=rslora, **patterns)
+    adapter = train.read_peft(folder, model)
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for again in (adapter, _rewritten(adapter, tmp_path / "b", model)):
+        merged = again.weights(model)
+        wide, head = (matrices()[name] for name in ("body.wide", "head"))
+        for name, (down, up), alpha in (
+            ("onnx::MatMul_7", (a, b), 5), ("body.wide.weight", wide, 5), ("head.weight", head, 8)
+        ):  # fmt: skip
+            scale = alpha / (np.sqrt(len(down)) if rslora else len(down))
+            delta = scale * up @ down
+            expected = stored[name] + (delta.T if name == "onnx::MatMul_7" else delta)
+            np.testing.assert_allclose(merged[name], expected, rtol=1e-5, atol=1e-5)
+
+
+def _rewritten(adapter: train.Adapter, folder: Path, model: onnx.ModelProto) -> train.Adapter:
+    train.write_peft(adapter, folder, model)
+    return train.read_peft(folder, model)
+
+
+def test_files_name_the_smaller_ranks_of_small_weights(tmp_path: Path) -> None:
+    model = network()
+    model.graph.node[1].name = "/body/square/MatMul"
+    trainer = train.Trainer(model, "mse", train.SGD(0.1), lora=LoRA(6, 3.0, alphas={"body.conv*": 2.0}))
+    train.write_peft(trainer.adapter(), tmp_path / "a", model)
+    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    written = safetensors.numpy.load_file(tmp_path / "a" / "adapter_model.safetensors")
+    assert len(written["base_model.model.head.lora_A.weight"]) == 3
+    assert config["rank_pattern"] == {r"^body\.conv": 4, "^head": 3}
+    alphas = {name: pytest.approx(value) for name, value in {r"^body\.conv": 2 * 4 / 6, "^head": 3 * 3 / 6}.items()}
+    assert config["alpha_pattern"] == alphas
+
+
+def test_biases_of_peft_are_part_of_the_adapter(tmp_path: Path) -> None:
+    model, bias = network(), np.array([1.0, 2.0, 3.0], np.float32)
+    model.graph.node[-1].input.append("head.bias")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(3, np.float32), "head.bias"))
+    tensors = {**peft_tensors(), "head.base_layer.bias": bias}
+    adapter = train.read_peft(write(tmp_path / "a", tensors, bias="lora_only"), model)
+    np.testing.assert_array_equal(adapter.weights(model)["head.bias"], bias)
+    train.write_peft(adapter, tmp_path / "b", model)
+    assert json.loads((tmp_path / "b" / "adapter_config.json").read_text())["bias"] == "all"
+    written = safetensors.numpy.load_file(tmp_path / "b" / "adapter_model.safetensors")
+    np.testing.assert_array_equal(written["base_model.model.head.base_layer.bias"], bias)
+    model.graph.node[-1].input[2] = model.graph.initializer[-1].name = "wrapped.head.bias"
+    np.testing.assert_array_equal(train.read_peft(tmp_path / "a", model).weights(model)["wrapped.head.bias"], bias)
+
+
 def test_lengths_of_dora_are_read(tmp_path: Path) -> None:
     a, b = matrices()["head"]
     lengths = np.array([1.0, 2.0, 3.0], np.float32)
@@ -134,8 +188,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         train.read_peft(tmp_path / "none", model)
     with pytest.raises(ModelFileError, match="type LORA, got 'IA3'"):
         train.read_peft(write(tmp_path / "a", peft_tensors(), peft_type="IA3"), model)
-    with pytest.raises(ModelFileError, match="rank_pattern"):
-        train.read_peft(write(tmp_path / "b", peft_tensors(), rank_pattern={"head": 4}), model)
+    with pytest.raises(ModelFileError, match="layer_replication"):
+        train.read_peft(write(tmp_path / "b", peft_tensors(), layer_replication=[[0, 1]]), model)
+    with pytest.raises(ModelFileError, match="`rank_pattern` has an invalid regular expression"):
+        train.read_peft(write(tmp_path / "b", peft_tensors(), rank_pattern={"head(": 4}), model)
+    with pytest.raises(ModelFileError, match="expected `alpha_pattern` to map modules to numbers"):
+        train.read_peft(write(tmp_path / "b", peft_tensors(), alpha_pattern=[4]), model)
+    with pytest.raises(OptionError, match="expected an integer"):
+        train.read_peft(write(tmp_path / "b", peft_tensors(), rank_pattern={"head": "many"}), model)
     with pytest.raises(ModelFileError, match="both matrices"):
         train.read_peft(write(tmp_path / "c", {"head.lora_A.weight": np.ones((2, 4), np.float32)}), model)
     a, b = matrices()["head"]

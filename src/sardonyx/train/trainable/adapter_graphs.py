@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +13,9 @@ from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.analysis.names import Names, node_label, node_names, value_names
 from sardonyx.train.trainable.lora import LoRA, summed_axis
 from sardonyx.train.trainable.parameters import find_parameters, fixed_shape, select_parameters
+
+_MOST_NAMES = 5
+"""Names that a message lists."""
 
 
 def with_adapters(model: ir.Model, lora: LoRA, seed: int, besides: Sequence[str] = ()) -> tuple[ir.Model, list[str]]:
@@ -34,11 +38,19 @@ def with_adapters(model: ir.Model, lora: LoRA, seed: int, besides: Sequence[str]
     targets = [one for one in parameters if one.name in names and len(one.shape) > 1 and min(one.shape[:2]) > 0]
     if not targets:
         raise OptionError("no weight matches: adapters need tensors of rank 2 or more.", where="targets")
+    for where, patterns in (("ranks", lora.ranks), ("alphas", lora.alphas)):
+        for pattern in patterns:
+            if not any(one.name == pattern or fnmatchcase(one.name, pattern) for one in targets):
+                adapted = ", ".join(one.name for one in targets[:_MOST_NAMES])
+                raise OptionError(
+                    f"no weight with an adapter matches {pattern!r}.", where=where,
+                    remedy=f"Weights with adapters are {adapted}{', …' * (len(targets) > _MOST_NAMES)}.",
+                )  # fmt: skip
     writer, rng = _Writer(result, lora.dropout), np.random.default_rng(seed)
     adapters: list[str] = []
     for one in targets:
         rows, columns = one.shape[0], int(np.prod(one.shape[1:]))
-        rank = min(lora.rank, rows, columns)
+        rank = min(lora.rank_of(one.name), rows, columns)
         a = (rng.standard_normal((rows, rank)) / np.sqrt(rows)).astype(np.float32)
         tensors = {f"{one.name}.lora_a": a, f"{one.name}.lora_b": np.zeros((rank, columns), np.float32)}
         tensor = result.graph.initializers[one.name].const_value
@@ -66,9 +78,9 @@ class _Writer:
         weight = self._graph.initializers[name]
         assert weight.const_value is not None
         a, b, *m = (self._initializer(key, array) for key, array in tensors.items())
-        readers = list(weight.uses())
+        readers, scale = list(weight.uses()), lora.scale_of(name)
         if not m and weight.const_value.dtype == ir.DataType.FLOAT:
-            readers = [use for use in readers if not self._adapt_reader(use.node, use.idx, a, b, lora.scale)]
+            readers = [use for use in readers if not self._adapt_reader(use.node, use.idx, a, b, scale)]
         if not readers:
             return
         if self._dropout:
@@ -84,8 +96,8 @@ class _Writer:
         matrix_shape = np.array([shape[0], -1], np.int64)
         matrix = self._node("Reshape", [x, self._initializer(f"{name}.matrix", matrix_shape)])
         product = self._node("MatMul", [a, b])
-        scale = self._initializer(f"{name}.scale", np.array(lora.scale, np.float32))
-        matrix = self._node("Add", [matrix, self._node("Mul", [product, scale])])
+        factor = self._initializer(f"{name}.scale", np.array(scale, np.float32))
+        matrix = self._node("Add", [matrix, self._node("Mul", [product, factor])])
         if m:
             squares = self._node("Mul", [matrix, matrix])
             axes: list[ir.Value] = []

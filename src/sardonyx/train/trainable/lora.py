@@ -6,14 +6,15 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.base.artifact_store import write_whole
-from sardonyx.base.option_checks import option, require_number, require_options
+from sardonyx.base.option_checks import option, require_count, require_number, require_options
 from sardonyx.errors import ModelFileError, OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
@@ -36,6 +37,9 @@ class LoRA:
         rslora: If True, the product is multiplied by ``alpha / sqrt(rank)`` (Kalajdzievski, 2023).
         dropout: Ratio of the inputs of an adapter that a step leaves out, as ``lora_dropout`` of PEFT; adapters of
             embeddings have none. All targets must then be read by products or convolutions alone, without DoRA.
+        ranks: Ranks of some adapters, by name or pattern of weights; the first match counts, as in ``rank_pattern`` of
+            PEFT.
+        alphas: Values of ``alpha`` of some adapters, likewise.
     """
 
     rank: int = option(8, least=1)
@@ -44,9 +48,21 @@ class LoRA:
     dora: bool = False
     rslora: bool = False
     dropout: float = option(0.0, least=0, below=1)
+    ranks: Mapping[str, int] = field(default_factory=dict, hash=False)
+    alphas: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        require_options(self, besides=["targets"])
+        require_options(self, besides=["targets", "ranks", "alphas"])
+        for where in ("ranks", "alphas"):
+            values = getattr(self, where)
+            if not isinstance(values, Mapping) or not all(isinstance(pattern, str) for pattern in values):
+                raise OptionError(f"expected numbers by pattern of names, got {values!r}.", where=where)
+            for pattern, value in values.items():
+                if where == "ranks":
+                    require_count(value, f"{where}, {pattern}")
+                else:
+                    require_number(value, f"{where}, {pattern}", above=0)
+            object.__setattr__(self, where, dict(values))
         if self.dropout and self.dora:
             raise OptionError(
                 "DoRA adds the adapter to the weight, so that no inputs are left out.", where="dropout",
@@ -58,10 +74,22 @@ class LoRA:
         if not isinstance(self.targets, str):  # A list has no hash.
             object.__setattr__(self, "targets", tuple(targets))
 
-    @property
-    def scale(self) -> float:
-        """The factor of the product."""
-        return (self.rank if self.alpha is None else self.alpha) / (math.sqrt(self.rank) if self.rslora else self.rank)
+    def rank_of(self, name: str) -> int:
+        """Return the rank of the adapter of a weight."""
+        return int(_matched(self.ranks, name, self.rank))
+
+    def scale_of(self, name: str) -> float:
+        """Return the factor of the product of a weight."""
+        rank = self.rank_of(name)
+        alpha = _matched(self.alphas, name, rank if self.alpha is None else self.alpha)
+        return alpha / (math.sqrt(rank) if self.rslora else rank)
+
+
+def _matched(values: Mapping[str, float], name: str, default: float) -> float:
+    """Return the value of a name itself, else of the first pattern that matches the name, else the default."""
+    if name in values:
+        return values[name]
+    return next((value for pattern, value in values.items() if fnmatchcase(name, pattern)), default)
 
 
 @dataclass(frozen=True)
@@ -173,7 +201,7 @@ class Adapter:
                 f"expected a weight of {a.shape[0]} by {b.shape[1]}, got {list(matrix.shape)}.",
                 where=f"adapter, {name}",
             )
-        matrix = matrix + np.float32(self.options.scale) * (a @ b)
+        matrix = matrix + np.float32(self.options.scale_of(name)) * (a @ b)
         if self.options.dora:
             lengths = self.tensors[f"{name}.lora_m"]
             axis = 1 if lengths.shape == (len(matrix), 1) else 0

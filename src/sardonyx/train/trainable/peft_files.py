@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +36,7 @@ _PARTS = {
 _SCOPES = "pkg.torch.onnx.name_scopes"
 """Metadata key of torch's exporter: a list of dotted names of a node's modules, and of the node last."""
 
-_REFUSED = (
-    "lora_bias",
-    "alpha_pattern",
-    "rank_pattern",
-    "layer_replication",
-    "megatron_config",
-    "trainable_token_indices",
-)
+_REFUSED = ("lora_bias", "layer_replication", "megatron_config", "trainable_token_indices")
 
 
 def read_peft(folder: str | os.PathLike[str], model: Loadable) -> Adapter:
@@ -57,6 +53,8 @@ def read_peft(folder: str | os.PathLike[str], model: Loadable) -> Adapter:
     """
     config, tensors = _files(Path(folder))
     lora = _options(config, os.fspath(folder))
+    ranks, alphas = (_patterns(config, name, os.fspath(folder)) for name in ("rank_pattern", "alpha_pattern"))
+    own_ranks, own_alphas = dict[str, int](), dict[str, float]()
     graph = trainable_form(load(model)).graph
     modules: dict[str, dict[str, np.ndarray]] = {}
     whole: dict[str, np.ndarray] = {}
@@ -64,7 +62,7 @@ def read_peft(folder: str | os.PathLike[str], model: Loadable) -> Adapter:
         name = key.removeprefix(_PREFIX)
         part = next((part for part in _PARTS if name.endswith("." + part)), None)
         if part is None:
-            whole[name.replace(".modules_to_save.default", "")] = array
+            whole[name.replace(".modules_to_save.default", "").replace(".base_layer.", ".")] = array
         else:
             modules.setdefault(name.removesuffix("." + part), {})[_PARTS[part]] = array.astype(np.float32)
     result: dict[str, np.ndarray] = {}
@@ -74,12 +72,19 @@ def read_peft(folder: str | os.PathLike[str], model: Loadable) -> Adapter:
         if {"a", "b"} - parts.keys() or own is None:
             raise ModelFileError(f"expected both matrices of {module!r}.", where=os.fspath(folder))
         result |= _ours(weight, [int(size) for size in own.shape.numpy()], module, parts)
+        if (rank := _matched(ranks, module)) is not None:
+            own_ranks[str(weight.name)] = rank
+        if (alpha := _matched(alphas, module)) is not None:
+            own_alphas[str(weight.name)] = alpha
     for name, array in whole.items():
-        value = graph.initializers.get(name)
+        value = _named(graph, name)
         if value is None or value.const_value is None:
-            raise OptionError(f"the model has no weight {name!r}.", where="adapter")
-        result[name] = array
-    return Adapter(lora, result)
+            raise OptionError(
+                f"the model has no weight {name!r}.", where="adapter",
+                remedy="Export the model with the names of its parameters, or merge the adapter with PEFT.",
+            )  # fmt: skip
+        result[str(value.name)] = array
+    return Adapter(replace(lora, ranks=own_ranks, alphas=own_alphas), result)
 
 
 def read_adapter(path: str | os.PathLike[str], model: Loadable) -> Adapter:
@@ -108,9 +113,12 @@ def write_peft(adapter: Adapter, folder: str | os.PathLike[str], model: Loadable
         ModelFileError: A file cannot be written.
     """
     graph, tensors, modules = trainable_form(load(model)).graph, dict[str, np.ndarray](), list[str]()
+    options = adapter.options
+    alpha = float(options.rank if options.alpha is None else options.alpha)
+    ranks, alphas, whole = dict[str, int](), dict[str, float](), dict[str, np.ndarray]()
     for name in adapter.targets():
         if name in adapter.tensors:
-            tensors[_PREFIX + name.removeprefix(root)] = adapter.tensors[name]
+            whole[name.removeprefix(root)] = adapter.tensors[name]
             continue
         weight = graph.initializers[name]
         module = _module(weight).removeprefix(root)
@@ -129,11 +137,22 @@ def write_peft(adapter: Adapter, folder: str | os.PathLike[str], model: Loadable
             shape = (1, -1, *[1] * (rank - 2)) if rank > 2 else (-1,)  # Of convolutions as PEFT broadcasts the lengths.
             tensors[f"{_PREFIX}{module}.lora_magnitude_vector"] = adapter.tensors[f"{name}.lora_m"].reshape(shape)
         modules.append(module)
-    options = adapter.options
+        # A small weight has an adapter of a smaller rank, which PEFT divides by.
+        rank, exact = a.shape[1], f"^{re.escape(module)}"
+        own_alpha = options.scale_of(name) * (math.sqrt(rank) if options.rslora else rank)
+        if rank != options.rank:
+            ranks[exact] = rank
+        if not math.isclose(own_alpha, alpha):
+            alphas[exact] = own_alpha
+    for name, array in whole.items():
+        module, _, part = name.rpartition(".")
+        tensors[_PREFIX + (f"{module}.base_layer.{part}" if module in modules else name)] = array
+    biases = "all" if any(name.endswith(".bias") for name in whole) else "none"
     config = {
-        "peft_type": "LORA", "r": options.rank, "lora_alpha": options.alpha or options.rank, "bias": "none",
+        "peft_type": "LORA", "r": options.rank, "lora_alpha": alpha, "bias": biases,
         "lora_dropout": options.dropout, "fan_in_fan_out": False, "use_dora": options.dora,
         "use_rslora": options.rslora, "target_modules": modules, "inference_mode": True,
+        "rank_pattern": ranks, "alpha_pattern": alphas,
     }  # fmt: skip
     contiguous = {key: np.ascontiguousarray(array) for key, array in tensors.items()}
     target = Path(folder)
@@ -169,8 +188,6 @@ def _options(config: Mapping[str, Any], where: str) -> LoRA:
     for name in _REFUSED:
         if config.get(name):
             raise ModelFileError(f"adapters with `{name}` are not read.", where=where, remedy="Merge them with PEFT.")
-    if config.get("bias", "none") != "none":
-        raise ModelFileError("adapters with biases are not read.", where=where, remedy="Merge them with PEFT.")
     rank, alpha = config.get("r"), config.get("lora_alpha")
     return LoRA(
         rank, None if alpha is None else float(alpha), dora=bool(config.get("use_dora")),  # type: ignore[arg-type]
@@ -178,20 +195,31 @@ def _options(config: Mapping[str, Any], where: str) -> LoRA:
     )  # fmt: skip
 
 
+def _patterns(config: Mapping[str, Any], name: str, where: str) -> list[tuple[re.Pattern[str], Any]]:
+    """Return the numbers of modules by pattern, as PEFT matches them: with the end of a module's name."""
+    patterns = config.get(name) or {}
+    if not isinstance(patterns, Mapping):
+        raise ModelFileError(f"expected `{name}` to map modules to numbers, got {patterns!r}.", where=where)
+    try:
+        return [(re.compile(rf"(.*\.)?({pattern})$"), number) for pattern, number in patterns.items()]
+    except re.error as error:
+        raise ModelFileError(f"`{name}` has an invalid regular expression: {error}.", where=where) from error
+
+
+def _matched(patterns: Sequence[tuple[re.Pattern[str], Any]], module: str) -> Any:
+    """Return the number of the first pattern that matches a module; None without one."""
+    return next((number for pattern, number in patterns if pattern.match(module)), None)
+
+
 def _weight(graph: ir.Graph, module: str) -> ir.Value:
     """Return the weight of a module, by its name or by the module of a node that reads the weight.
 
     The exported module may be a part of the module of torch, or a wrapper around it: the names agree at their ends.
     """
+    named = _named(graph, f"{module}.weight")
+    if named is not None:
+        return named
     parts = module.split(".")
-    for first in range(len(parts)):
-        end = ".".join(parts[first:])
-        value = graph.initializers.get(f"{end}.weight")
-        named = [value] if value is not None else [
-            value for name, value in graph.initializers.items() if name.endswith(f".{end}.weight")
-        ]  # fmt: skip
-        if len(named) == 1:
-            return named[0]
     readers = {
         value: [path for node, _ in value.uses() for path in module_paths(node)]
         for value in graph.initializers.values()
@@ -206,6 +234,20 @@ def _weight(graph: ir.Graph, module: str) -> ir.Value:
         f"the model has no weight of the module {module!r}.", where="adapter",
         remedy="Export the model with the names of its parameters, or merge the adapter with PEFT.",
     )  # fmt: skip
+
+
+def _named(graph: ir.Graph, name: str) -> ir.Value | None:
+    """Return the only weight whose name agrees with the longest end of a name; None without one."""
+    parts = name.split(".")
+    for first in range(max(1, len(parts) - 1)):
+        end = ".".join(parts[first:])
+        value = graph.initializers.get(end)
+        if value is not None:
+            return value
+        named = [value for own, value in graph.initializers.items() if own.endswith(f".{end}")]
+        if len(named) == 1:
+            return named[0]
+    return None
 
 
 def module_paths(node: ir.Node) -> list[str]:
