@@ -18,6 +18,7 @@ import sardonyx
 from sardonyx import train
 from sardonyx.errors import ExecutionError, FeedError, ModelFileError, OptionError, SardonyxError
 from sardonyx.train.step.step_programs import StepPrograms
+from sardonyx.train.trainer import results
 from tests.train.networks import classifier, images, points, regression
 
 
@@ -531,3 +532,37 @@ def test_metrics_count_classes_and_labels_as_the_loss(best: str) -> None:
     trainer = train.Trainer(model, train.CrossEntropy(axis=1, ignore=255), train.SGD(0.0), metrics=[best])
     hits = {"top1": 3 / 4, "top5": 4 / 4}[best]
     assert trainer.evaluate({"x": x, "labels": labels})[best] == hits
+
+
+@pytest.mark.parametrize("options", [{}, {"lora": train.LoRA(2)}, {"ema": 0.5}])
+def test_predictions_follow_every_change_of_the_weights(options: dict[str, Any]) -> None:
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.3), **options)
+    feeds = {"image": images(4)["image"]}
+    states = [trainer.state()]
+    for _ in range(2):
+        trainer.step(images(16))
+        states.append(trainer.state())
+    for state in (states[0], states[2], states[2], states[1]):
+        trainer.load_state(state)
+        for average in [False, True][: 1 + ("ema" in options)]:
+            expected = sardonyx.Session(trainer.model(average=average), compile="wait").run(None, feeds)[0]
+            np.testing.assert_allclose(
+                trainer.predict(feeds, average=average)["logits"], expected, rtol=1e-5, atol=1e-6
+            )
+
+
+def test_predictions_are_those_of_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions: list[sardonyx.Session] = []
+
+    class Counted(sardonyx.Session):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            sessions.append(self)
+
+    monkeypatch.setattr(results, "Session", Counted)
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.3))
+    for _ in range(3):
+        trainer.step(images(16))
+        trainer.predict({"image": images(4)["image"]})
+    assert len(sessions) == 1
+    assert sessions[0].history == ()  # Weights of earlier predictions are not held.

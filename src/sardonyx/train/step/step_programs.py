@@ -77,6 +77,7 @@ class StepPrograms:
         self._update = StateProgram(step.update, arguments, whole, threads)
         self._names = [one.name for one in step.state]
         self._updates = 0
+        self.changes = 0
 
     def use_gradients(self, step: Step) -> None:
         """Compute gradients by the functions of a step of the same state, which may repeat other segments."""
@@ -220,15 +221,18 @@ class StepPrograms:
         """
         before = self._updates // _CHECK_EVERY
         self._updates += count
+        self.changes += 1
         if self._updates // _CHECK_EVERY > before:
             self.require_finite()
 
     def _take_statistics(self) -> None:
+        self.changes += bool(self._statistics)
         for own, array in zip(self._statistics, self._new_statistics, strict=True):
             np.copyto(own, array)
 
     def replace_state(self, state: Sequence[np.ndarray]) -> None:
         """Set the state to copies of arrays of the same types and shapes."""
+        self.changes += 1
         for own, array in zip(self.state, state, strict=True):
             np.copyto(own, array)
 

@@ -22,16 +22,17 @@ from sardonyx.train.trainer.evaluation import Evaluation
 class Results(Evaluation):
     """A training whose results are models."""
 
-    def file_weights(self, *, copy: bool = True) -> dict[str, np.ndarray]:
+    def file_weights(self, *, average: bool = False, copy: bool = True) -> dict[str, np.ndarray]:
         """Return the trained weights by name in the types of the file, for :meth:`Session.update_weights`.
 
         Args:
+            average: If True, they are the running means of the parameters.
             copy: If False, arrays may be those of the trainer, which its next step changes.
         """
-        weights = self._weights()
+        weights = self._weights(average=average)
         if self._quantized is None and self._lora is None:  # Without a copy of the graph.
             return weights_of_file(self._model, weights, copy=copy)
-        initializers = self.model().graph.initializers
+        initializers = self.model(average=average).graph.initializers
         names = weights if self._lora is None else self._adapter(weights).targets()
         tensors = {name: initializers[name].const_value for name in names}
         return {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
@@ -45,9 +46,20 @@ class Results(Evaluation):
         """
         types = dict(zip(self._forward.inputs, self._input_types(), strict=True))
         arrays = {name: as_declared(value, types[name], name) for name, value in require_names(feeds, types).items()}
-        plain = Session(self.model(average=average), compile="wait")
-        names = [info.name for info in plain.get_outputs()]
-        return dict(zip(names, plain.run(None, arrays), strict=True))
+        session = self._current_session(average)
+        names = [info.name for info in session.get_outputs()]
+        return dict(zip(names, session.run(None, arrays), strict=True))
+
+    def _current_session(self, average: bool) -> Session:
+        """Return a session of the inference model with the current weights, which later calls update."""
+        current = (self._work.changes, average)
+        if self._session is None or (self._quantized is not None and current != self._session_weights):
+            self._session = Session(self.model(average=average), compile="wait", threads=self._threads)
+        elif current != self._session_weights:
+            self._session.update_weights(self.file_weights(average=average))
+            self._session.renumber(self._session.revision)  # Forgets the weights before, which would stay in memory.
+        self._session_weights = current
+        return self._session
 
     def model(self, *, average: bool = False) -> ir.Model:
         """Return the inference model with the current parameters.

@@ -125,6 +125,8 @@ class TrainingStep:
         )  # fmt: skip
         self._budget = None if max_memory is None else self._memory_budget(max_memory)
         self._evaluation: Inference | None = None
+        self._session: Session | None = None
+        self._session_weights = (0, False)
         self._teacher = None if teacher is None else self._teacher_session(teacher)
         self._position = Position()
         self._waiting = 0
