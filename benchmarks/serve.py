@@ -5,6 +5,7 @@
     python benchmarks/serve.py --ragged --model resnet18.onnx --images 1000 --peers triton
     python benchmarks/serve.py --rate 0.5 --proto json binary --peers triton
     python benchmarks/serve.py --model resnet18.onnx --session --proto json binary --clients 1 8 --rounds 9
+    python benchmarks/serve.py --ensemble --peers triton
     python benchmarks/serve.py --many --peers triton
     python benchmarks/serve.py --parse
 
@@ -25,6 +26,7 @@ requests a second to every peer.
 requests are due at random times, and latency counts from then. `--session` compares this server, over HTTP, with
 `session.run` in a process without a server, in turns of equal requests. `--ragged` sends images of up to 64 sizes from
 16 clients: as they are, and to Triton padded to the largest size too.
+`--ensemble` serves three models as one, in Triton's layout: the model between a Relu and a Softmax.
 `--many` measures start-up: time, processor time and memory until ready with 1 and 50 models, and the memory
 of 4 workers. `--parse` measures the JSON parser alone, in this process.
 """
@@ -49,15 +51,18 @@ import serve_open_loop
 import serve_ragged
 import serve_session
 import serve_start
-from serve_load import Load, parse_speed
+from serve_load import Load, LoadError, parse_speed
 from serve_peers import PEERS, free_port
-from serve_servers import StartError, command, processor_seconds, running, small_model
+from serve_servers import StartError, command, processor_seconds, running, small_model, write_ensemble
 
 PROTOCOLS = {
     **dict.fromkeys(("bentoml", "fastapi", "floor", "litserve", "ray"), ("json",)),
     "mlserver": ("json", "grpc"),
 }
 """Protocols of a peer; all for others."""
+
+LONGER = (1, 4, 16)
+"""Times of --seconds of a measurement whose server gave no answer in the time before."""
 
 
 class Served(NamedTuple):
@@ -79,10 +84,13 @@ def served(arguments: argparse.Namespace, console: rich.console.Console) -> Iter
         model = folder / "model.onnx"
         shutil.copy(arguments.model, model) if arguments.model else small_model(model)
         load = Load(model, folder)
+        if arguments.ensemble:
+            write_ensemble(folder / "repository", model)
         for number in range(arguments.rounds):
             for server in ("sardonyx", *arguments.peers):
                 http, grpc = free_port(), free_port()
-                words = command(server, model, folder, http, grpc)
+                source = folder / "repository" if arguments.ensemble and server == "sardonyx" else model
+                words = command(server, source, folder, http, grpc)
                 if words is None:
                     if number == 0:
                         console.print(f"{server} is not installed: left out")
@@ -98,23 +106,43 @@ def served(arguments: argparse.Namespace, console: rich.console.Console) -> Iter
 
 def measure(arguments: argparse.Namespace, console: rich.console.Console) -> list[dict[str, Any]]:
     rows = []
-    for number, server, _, load, http, grpc, group in served(arguments, console):
+    for one in served(arguments, console):
         for proto in arguments.proto:
-            if proto not in PROTOCOLS.get(server, ("json", "binary", "grpc")):
+            if proto not in PROTOCOLS.get(one.server, ("json", "binary", "grpc")):
                 continue
-            port = grpc if proto == "grpc" else http
-            if proto == "grpc":
-                load.check_grpc(port)
             for clients in arguments.clients:
-                load.run(proto, "model", port, clients, max(1, arguments.seconds / 2))
-                before = processor_seconds(group)
-                good, rate, latency = load.run(proto, "model", port, clients, arguments.seconds)
-                used = processor_seconds(group) - before
-                # The time of a process that ended meanwhile is lost.
-                cpu = used / max(good, 1) * 1e6 if used >= 0 else math.nan
-                rows.append({"round": number, "server": server, "proto": proto, "clients": clients,
-                             "requests_per_second": rate, "p50_ms": latency, "cpu_us": cpu})  # fmt: skip
+                try:
+                    rows.append(point(one, proto, clients, arguments.seconds))
+                except LoadError as error:
+                    if one.server == "sardonyx":
+                        raise
+                    console.print(f"{one.server}: {error}", markup=False)
     return rows
+
+
+def point(one: Served, proto: str, clients: int, seconds: float) -> dict[str, Any]:
+    """Measure a server under a number of clients, for longer if no answer comes in time.
+
+    Raises:
+        LoadError: An answer failed, or no answer came.
+    """
+    port = one.grpc if proto == "grpc" else one.http
+    if proto == "grpc":
+        one.load.check_grpc(port)
+    for longer in LONGER:
+        try:
+            one.load.run(proto, "model", port, clients, max(1, longer * seconds / 2))
+            before = processor_seconds(one.group)
+            good, rate, latency = one.load.run(proto, "model", port, clients, longer * seconds)
+            used = processor_seconds(one.group) - before
+            break
+        except LoadError:
+            if longer == LONGER[-1]:
+                raise
+    # The time of a process that ended meanwhile is lost.
+    cpu = used / max(good, 1) * 1e6 if used >= 0 else math.nan
+    return {"round": one.number, "server": one.server, "proto": proto, "clients": clients,
+            "requests_per_second": rate, "p50_ms": latency, "cpu_us": cpu}  # fmt: skip
 
 
 def latencies(arguments: argparse.Namespace, console: rich.console.Console) -> list[dict[str, Any]]:
@@ -203,6 +231,7 @@ def main() -> int:
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ensemble", action="store_true", help="serve the model between two others, as an ensemble")
     parser.add_argument("--rate", type=float, help="measure latency at this fraction of the capacity")
     parser.add_argument("--session", action="store_true", help="compare with session.run without a server")
     parser.add_argument("--ragged", action="store_true", help="measure images of mixed sizes")
@@ -224,6 +253,8 @@ def main() -> int:
         return report(session_rows(arguments), arguments, console)
     if arguments.many:
         return report(serve_start.measure(arguments.peers, arguments.rounds), arguments, console)
+    if arguments.ensemble and not {"triton"}.issuperset(arguments.peers):
+        parser.error("an ensemble has one peer: expected --peers triton, or --peers alone")
     for program in ("wrk", *(("h2load",) if "grpc" in arguments.proto else ())):
         if shutil.which(program) is None:
             parser.error(f"{program} is not installed")

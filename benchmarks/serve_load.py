@@ -14,6 +14,10 @@ import numpy as np
 import onnx
 
 
+class LoadError(RuntimeError):
+    """A server that gave no answer, or another one than 200."""
+
+
 class Load:
     """The bodies of requests for one row, and the programs that send them.
 
@@ -61,18 +65,25 @@ class Load:
         return (self._json if proto == "json" else self._binary).with_suffix(".request")
 
     def check_grpc(self, port: int) -> None:
-        """Send one call and require an answer: `h2load` counts answers without looking at their status."""
+        """Send one call and require an answer: `h2load` counts answers without looking at their status.
+
+        Raises:
+            LoadError: The call has no answer.
+        """
         import grpc
 
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-            call(self._grpc.read_bytes()[5:], timeout=20)
+            try:
+                call(self._grpc.read_bytes()[5:], timeout=60)
+            except grpc.RpcError as error:
+                raise LoadError(f"a call over gRPC failed: {error}") from error
 
     def run(self, proto: str, name: str, port: int, clients: int, seconds: float) -> tuple[int, float, float]:
         """Send requests; return the number of good answers, requests a second, and the median latency in ms.
 
         Raises:
-            RuntimeError: An answer failed, or no answer came within the time.
+            LoadError: An answer failed, or no answer came within the time.
         """
         pin = ["taskset", "-c", "1"]
         if proto == "grpc":
@@ -100,7 +111,7 @@ class Load:
         text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
         good = int(re.search(r"(\d+) requests in", text)[1])  # type: ignore[index]
         if bad := re.search(r"Non-2xx or 3xx responses: (\d+)", text):
-            raise RuntimeError(f"{bad[1]} of {good} answers failed")
+            raise LoadError(f"{bad[1]} of {good} answers failed")
         _require_answers(good, proto, clients, seconds)
         rate = float(re.search(r"Requests/sec:\s+(\S+)", text)[1])  # type: ignore[index]
         return good, rate, milliseconds(re.search(r"\n\s+50%\s+(\S+)", text)[1])  # type: ignore[index]
@@ -109,7 +120,7 @@ class Load:
 def _require_answers(good: int, proto: str, clients: int, seconds: float) -> None:
     """Refuse a measurement without an answer: every ratio to its rate would be a division by zero."""
     if good == 0:
-        raise RuntimeError(f"no answer to {clients} clients over {proto} within {seconds} s: raise --seconds")
+        raise LoadError(f"no answer to {clients} clients over {proto} within {seconds} s: raise --seconds")
 
 
 def milliseconds(text: str) -> float:

@@ -83,6 +83,36 @@ def write_repository(repository: Path, models: list[Path]) -> None:
         (folder / "config.pbtxt").write_text(TRITON_CONFIG + TRITON_BATCHING * has_open_batch(model))
 
 
+def write_ensemble(repository: Path, model: Path) -> None:
+    """Write a model between a Relu and a Softmax, as an ensemble of its inputs and outputs."""
+    graph = onnx.load(model).graph
+    source, result = graph.input[0], graph.output[0]
+    for name, operator, value in (("first", "Relu", source), ("last", "Softmax", result)):
+        sizes = ["batch", *(dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim[1:])]
+        ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, sizes) for end in ("x", "y")]
+        part = helper.make_graph([helper.make_node(operator, ["x"], ["y"])], name, ends[:1], ends[1:])
+        file = repository.parent / f"{name}.onnx"
+        onnx.save(helper.make_model(part, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
+    middle = repository.parent / "middle.onnx"
+    shutil.copy(model, middle)
+    write_repository(repository, [repository.parent / f"{name}.onnx" for name in ("first", "middle", "last")])
+    steps = (("first", "x", source.name, "y", "a"), ("middle", source.name, "a", result.name, "b"),
+             ("last", "x", "b", "y", result.name))  # fmt: skip
+    texts = [
+        f'step {{ model_name: "{name}" model_version: -1 input_map {{ key: "{x}" value: "{a}" }} '
+        f'output_map {{ key: "{y}" value: "{b}" }} }}'
+        for name, x, a, y, b in steps
+    ]
+    ends = [
+        f'{kind} {{ name: "{value.name}" data_type: TYPE_FP32 dims: '
+        f"{[dim.dim_value or -1 for dim in value.type.tensor_type.shape.dim[1:]]} }}"
+        for kind, value in (("input", source), ("output", result))
+    ]
+    (repository / "model" / "1").mkdir(parents=True)
+    lines = ['platform: "ensemble"', "max_batch_size: 64", *ends, f"ensemble_scheduling {{ {' '.join(texts)} }}"]
+    (repository / "model" / "config.pbtxt").write_text("\n".join(lines))
+
+
 def has_open_batch(model: Path) -> bool:
     """Return True if the first size of every input and output is open."""
     graph = onnx.load(model, load_external_data=False).graph

@@ -19,7 +19,7 @@ MODELS: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = {
     "net": {"x": ("FP32", (4,))}, "add_sub": {"INPUT0": ("INT32", (16,)), "INPUT1": ("INT32", (16,))},
     "half": {"x": ("FP16", (2,))}, "gather": {"x": ("FP32", (4,)), "i": ("INT64", (1,))},
     "batch_mean": {"x": ("FP32", (2,))}, "weighted": {"x": ("FP32", (2,))}, "ragged": {"x": ("FP32", (3, 5))},
-    "fixed": {"x": ("FP32", (2,))},
+    "fixed": {"x": ("FP32", (2,))}, "pipe": {"x": ("FP32", (4,))}, "branched": {"x": ("FP32", (2,))},
 }  # fmt: skip
 """Datatype and sizes but the first of the inputs of every model."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 
 from sardonyx import Session
+from sardonyx.serve import Ensemble, EnsembleStep
 from sardonyx.serve.protocol.limits import Limits
 
 HEAD = '<ir_version: 9, opset_import: ["": 18]> '
@@ -45,6 +46,21 @@ NETS = {
     " { a = MatMul(x, x) b = MatMul(a, x) c = MatMul(b, x) d = MatMul(c, x) y = MatMul(d, x) }",
 }  # fmt: skip
 """Models in the text form of onnx, by name."""
+
+ENSEMBLES = {
+    "pipe": Ensemble(
+        [EnsembleStep("doubled", {"x": "x"}, {"y": "mid"}), EnsembleStep("net", {"x": "mid"}, {"y": "y"})], ["x"], ["y"]
+    ),
+    "branched": Ensemble(
+        [
+            EnsembleStep("weighted", {"x": "x"}, {"y": "left", "z": "right"}),
+            EnsembleStep("weighted", {"x": "left"}, {"y": "y"}),
+            EnsembleStep("doubled", {"x": "right"}, {"y": "z"}),
+        ],
+        ["x"], ["z", "y"],
+    ),
+}  # fmt: skip
+"""Ensembles of these models, by name."""
 
 
 def proto(name: str) -> onnx.ModelProto:

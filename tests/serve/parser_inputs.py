@@ -17,12 +17,13 @@ from sardonyx.serve.grpc.frames import frame, header_block, settings_frame
 from sardonyx.serve.grpc.own_listener import OwnGrpcListener
 from sardonyx.serve.http.application import Application
 from sardonyx.serve.http.connection import Connections
+from sardonyx.serve.models.ensemble import ServedEnsemble
 from sardonyx.serve.models.model import ServedModel
 from sardonyx.serve.operations.service import Service, ServiceOptions
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.messages import message_class
 from sardonyx.serve.security.tokens import Tokens
-from tests.serve.models import session
+from tests.serve.models import ENSEMBLES, session
 
 LIMITS = Limits(body_bytes=1 << 16, head_bytes=4096, streams=8)
 
@@ -85,8 +86,11 @@ class Machine:
     ) -> None:
         self.loop = asyncio.new_event_loop()
         self.service = Service(ServiceOptions(limits, control="edit", **options), None, self.loop)
-        for name in names:
+        needed = {part for name in names if name in ENSEMBLES for part in ENSEMBLES[name].models}
+        for name in {*names, *needed} - ENSEMBLES.keys():
             self.service.host.put(name, [ServedModel(name, Model(session(name, compile)))])
+        for name in ENSEMBLES.keys() & names:
+            self.service.host.put(name, [ServedEnsemble(name, ENSEMBLES[name])])
         self.service.host.is_loading = False
         self._http = Connections(Application(self.service, Tokens()), limits)
         self._grpc = OwnGrpcListener(self.service, Tokens())

@@ -84,6 +84,7 @@ def test_a_busy_queue_takes_priorities_first_and_drops_cancelled_and_expired_req
         assert not gone.done()
         statistics = model.statistics
         assert (statistics.cancelled, statistics.expired, endpoint.queue.waiting) == (1, 1, 0)
+        assert statistics.described()["inference_stats"]["fail"]["count"] == 2
         endpoint.queue.close()
 
     run(work)

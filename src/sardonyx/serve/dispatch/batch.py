@@ -12,7 +12,8 @@ import numpy as np
 from sardonyx.errors import RequestError
 from sardonyx.serve.models.batching import Batching
 from sardonyx.serve.models.concatenation import Concatenation
-from sardonyx.serve.models.model import Revision, ServedModel
+from sardonyx.serve.models.model import Revision
+from sardonyx.serve.models.served import Computation, Computed
 from sardonyx.serve.protocol.requests import Answer, InferRequest, Output
 
 
@@ -65,7 +66,7 @@ def merging_key(key: Any, batching: Batching) -> Any:
     )
 
 
-def execute(model: ServedModel, requests: Sequence[InferRequest], rows: int) -> Outcome:
+def execute(model: Computed, requests: Sequence[InferRequest], rows: int) -> Outcome:
     """Compute requests of one batch key as one run; after a failure, every request apart.
 
     All answers of a run are of one revision.
@@ -80,7 +81,7 @@ def execute(model: ServedModel, requests: Sequence[InferRequest], rows: int) -> 
         revision = model.revision
     except Exception as error:  # An edit gave the model an interface that cannot be served.
         return Outcome([error for _ in requests], rows)
-    if revision.concatenation is not None:
+    if isinstance(revision, Revision) and revision.concatenation is not None:
         return _concatenated(model, revision, revision.concatenation, requests, rows, begin)
     if len(requests) == 1:
         return _single(model, revision, requests[0], rows, begin)
@@ -93,7 +94,7 @@ def execute(model: ServedModel, requests: Sequence[InferRequest], rows: int) -> 
         answers: list[Answer | Exception] = []
         offset = 0
         names = list(revision.interface.outputs)
-        is_padded = model.model.batching.ragged == "pad"
+        is_padded = model.batching.ragged == "pad"
         name, version, number = model.name, model.version, revision.number
         for request in requests:
             end = offset + next(iter(request.inputs.values())).shape[0]
@@ -111,14 +112,14 @@ def execute(model: ServedModel, requests: Sequence[InferRequest], rows: int) -> 
         return _apart(model, requests, rows, begin)
 
 
-def _apart(model: ServedModel, requests: Sequence[InferRequest], rows: int, begin: int) -> Outcome:
+def _apart(model: Computed, requests: Sequence[InferRequest], rows: int, begin: int) -> Outcome:
     outcomes = [execute(model, [request], 1) for request in requests]
     cpu = sum(outcome.cpu_ns for outcome in outcomes)
     return Outcome([outcome.results[0] for outcome in outcomes], rows, (0, time.perf_counter_ns() - begin, 0), cpu)
 
 
 def _concatenated(
-    model: ServedModel, revision: Revision, concatenation: Concatenation, requests: Sequence[InferRequest], rows: int,
+    model: Computed, revision: Revision, concatenation: Concatenation, requests: Sequence[InferRequest], rows: int,
     begin: int,
 ) -> Outcome:  # fmt: skip
     cpu = time.thread_time_ns()
@@ -135,10 +136,11 @@ def _concatenated(
         return Outcome([error], rows, (0, time.perf_counter_ns() - begin, 0), time.thread_time_ns() - cpu)
 
 
-def _single(model: ServedModel, revision: Revision, request: InferRequest, rows: int, begin: int) -> Outcome:
+def _single(model: Computed, revision: Computation, request: InferRequest, rows: int, begin: int) -> Outcome:
     cpu = time.thread_time_ns()
     try:
-        if request.outputs and any(output.name not in revision.interface.outputs for output in request.outputs):
+        outputs = revision.interface.outputs
+        if isinstance(revision, Revision) and any(output.name not in outputs for output in request.outputs):
             names = [output.name for output in request.outputs]
             values = revision.snapshot.run(names, request.inputs)
             ran = time.perf_counter_ns()
@@ -173,7 +175,7 @@ def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return joined
 
 
-def _cropped(results: Sequence[np.ndarray], request: InferRequest, revision: Revision) -> list[np.ndarray]:
+def _cropped(results: Sequence[np.ndarray], request: InferRequest, revision: Computation) -> list[np.ndarray]:
     """Return results without the part that padding added, as far as the names of sizes tell."""
     interface = revision.interface
     sizes = {
@@ -190,13 +192,13 @@ def _cropped(results: Sequence[np.ndarray], request: InferRequest, revision: Rev
     return cropped
 
 
-def _require_rows(results: Sequence[Any], rows: int, revision: Revision) -> None:
+def _require_rows(results: Sequence[Any], rows: int, revision: Computation) -> None:
     for name, result in zip(revision.interface.outputs, results, strict=True):
         if not isinstance(result, np.ndarray) or result.ndim == 0 or result.shape[0] != rows:
             raise RequestError(f"expected {rows} rows of output {name}.", kind="internal")
 
 
-def _answer(model: ServedModel, revision: Revision, request: InferRequest, results: Sequence[Any]) -> Answer:
+def _answer(model: Computed, revision: Computation, request: InferRequest, results: Sequence[Any]) -> Answer:
     names = revision.interface.outputs
     if request.outputs:
         return _named(model, revision, request, dict(zip(names, results, strict=True)))
@@ -204,7 +206,7 @@ def _answer(model: ServedModel, revision: Revision, request: InferRequest, resul
     return Answer(model.name, model.version, request.id, outputs, revision.number)
 
 
-def _named(model: ServedModel, revision: Revision, request: InferRequest, values: Mapping[str, Any]) -> Answer:
+def _named(model: Computed, revision: Computation, request: InferRequest, values: Mapping[str, Any]) -> Answer:
     outputs = []
     for requested in request.outputs:
         value = values.get(requested.name)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.answer_cache import AnswerCache
 from sardonyx.serve.dispatch.batch import batch_key, merging_key
+from sardonyx.serve.dispatch.fused import Part
 from sardonyx.serve.dispatch.queue import Entry, Queue
 from sardonyx.serve.dispatch.sequences import Sequences, Step
 from sardonyx.serve.models.model import ServedModel
@@ -53,6 +54,16 @@ class Endpoint:
         """True if requests belong to sequences."""
         return self.sequences is not None
 
+    def plain_queue(self, request: InferRequest) -> Queue | None:
+        """Return the queue of plain requests of the form of a request; None if such requests are not plain."""
+        return None if self.is_special else self.queue
+
+    @property
+    def part(self) -> Part | None:
+        """The model as a step of a fused ensemble; None if its requests need its own queue."""
+        is_fusible = not self.is_special and self.model.batching.is_immediate and not self.model.revision.has_loops
+        return self.model if is_fusible else None
+
     def infer(self, request: InferRequest, done: Done) -> Entry | Step | None:
         """Check a request and compute it; the request waits if the model is busy.
 
@@ -76,18 +87,18 @@ class Endpoint:
             return self.sequences.submit(request, interface, done)
         key, rows = batch_key(request)
         revision.check(key, request.inputs)
-        most = self.model.model.batching.most_rows
+        most = self.model.batching.most_rows
         if most and rows > most:
             raise RequestError(f"expected at most {most} rows, got {rows}.", where=self.model.name)
         if self.cache is None:
-            return self.queue.submit(request, done, merging_key(key, self.model.model.batching), rows)
+            return self.queue.submit(request, done, merging_key(key, self.model.batching), rows)
         return answered_from(
             self.cache, self.model, request, revision.number, done, lambda later: self._submit(request, later)
         )
 
     def _submit(self, request: InferRequest, done: Done) -> Entry:
         key, rows = batch_key(request)
-        return self.queue.submit(request, done, merging_key(key, self.model.model.batching), rows)
+        return self.queue.submit(request, done, merging_key(key, self.model.batching), rows)
 
 
 def require_outputs(

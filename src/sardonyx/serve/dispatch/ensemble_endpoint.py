@@ -1,7 +1,8 @@
-"""An ensemble as requests reach it: every request passes the queues of the ensemble's models, step by step."""
+"""An ensemble as requests reach it: fused, or step by step through the queues of the ensemble's models."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import time
@@ -13,7 +14,10 @@ import numpy as np
 
 from sardonyx.errors import ModelFileError, RequestError
 from sardonyx.serve.dispatch.answer_cache import AnswerCache
+from sardonyx.serve.dispatch.batch import batch_key
 from sardonyx.serve.dispatch.endpoint import Endpoint, answered_from, require_outputs
+from sardonyx.serve.dispatch.fused import FusedEnsemble, Part
+from sardonyx.serve.dispatch.queue import Entry, Queue
 from sardonyx.serve.models.ensemble import EnsembleStep, ServedEnsemble
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.requests import (
@@ -44,25 +48,48 @@ _ATTEMPTS = 16
 
 
 class RunningRequests:
-    """The requests of an ensemble that are being computed, with the attributes of a queue.
+    """The requests of an ensemble, with the attributes of a queue.
+
+    Args:
+        fused: The queue of the fused ensemble.
 
     Attributes:
-        waiting: 0: requests wait in the queues of the models.
-        bytes: 0.
-        running: Number of requests that are being computed.
+        in_steps: Number of requests in steps.
         held: Number of ensembles that are computing a request with this one.
-        on_idle: Called when a retired ensemble has answered its last request.
     """
 
-    def __init__(self) -> None:
-        self.waiting = 0
-        self.bytes = 0
-        self.running = 0
+    def __init__(self, fused: Queue) -> None:
+        self.in_steps = 0
         self.held = 0
-        self.on_idle: Callable[[], None] | None = None
+        self._fused = fused
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting requests; requests in steps wait in the queues of the models."""
+        return self._fused.waiting
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of waiting requests."""
+        return self._fused.bytes
+
+    @property
+    def running(self) -> int:
+        """Number of requests in computation."""
+        return self.in_steps + self._fused.running
+
+    @property
+    def on_idle(self) -> Callable[[], None] | None:
+        """Called when a retired ensemble has answered its last request."""
+        return self._fused.on_idle
+
+    @on_idle.setter
+    def on_idle(self, call: Callable[[], None] | None) -> None:
+        self._fused.on_idle = call
 
     def close(self) -> None:
-        """End: there is no thread."""
+        """End the thread of the fused ensemble."""
+        self._fused.close()
 
 
 class EnsembleEndpoint:
@@ -71,21 +98,28 @@ class EnsembleEndpoint:
     Args:
         model: The ensemble.
         limits: The limits of the server.
+        loop: The event loop.
         find: Returns the endpoint of a model.
         infer: Answers a request to an endpoint.
+        may_fuse: Returns True if a model computes steps without a request; None for no model.
 
     Attributes:
         model: The ensemble.
-        queue: The requests that are being computed.
+        queue: The requests, waiting or in computation.
         cache: Its remembered answers; None if answers are not remembered.
     """
 
-    is_special = True
-    """True: answers depend on more than one model."""
-
-    def __init__(self, model: ServedEnsemble, limits: Limits, find: Find, infer: Infer) -> None:
+    def __init__(
+        self, model: ServedEnsemble, limits: Limits, loop: asyncio.AbstractEventLoop, find: Find, infer: Infer,
+        may_fuse: Callable[[str], bool] | None,
+    ) -> None:  # fmt: skip
         self.model = model
-        self.queue = RunningRequests()
+        self._fused = FusedEnsemble(model)
+        self._fused_queue = Queue(self._fused, limits, loop)
+        self._fused.on_long = self._fused_queue.forget_collectors
+        self.queue = RunningRequests(self._fused_queue)
+        self._may_fuse = may_fuse
+        self._part_rows = 0
         self.cache = AnswerCache() if model.ensemble.cached else None
         self._limits = limits
         self._find = find
@@ -124,7 +158,43 @@ class EnsembleEndpoint:
                     where=self.model.name,
                 ) from error  # fmt: skip
             self._fitted = fitted
+            self._fuse(parts)
         return parts
+
+    def _fuse(self, parts: Sequence[AnyEndpoint]) -> None:
+        """Let the steps be computed without requests, if no model needs them."""
+        self._fused_queue.forget_collectors()
+        may_fuse = self._may_fuse
+        steps = [part.part if may_fuse is not None and may_fuse(part.model.name) else None for part in parts]
+        fusible = [step for step in steps if step is not None]
+        self._part_rows = min((limit for part in parts if (limit := part.model.row_limit)), default=0)
+        if len(fusible) == len(parts):
+            self._fused.fit(fusible, self.model.revision_number)
+        else:
+            self._fused.forget()
+
+    @property
+    def part(self) -> Part | None:
+        """The ensemble as a step of another fused ensemble; None if its requests pass the queues of models."""
+        try:
+            self.parts()
+        except RequestError:
+            return None
+        return None if self.cache is not None or self._fused.current is None else self._fused
+
+    def plain_queue(self, request: InferRequest) -> Queue | None:
+        """Return the queue of plain requests of the form of a request; None if such requests are not plain."""
+        return self._fused_queue if self.cache is None and self._is_fused(request, batch_key(request)[1]) else None
+
+    def _is_fused(self, request: InferRequest, rows: int) -> bool:
+        """Return True if the fused steps give the answer to a request, in less time."""
+        return (
+            not (request.sequence or request.priority or request.timeout_us)
+            and self._fused.current is not None
+            and not 0 < self._part_rows < rows
+            and (not request.outputs or len(self.needed(_names(request))) == len(self.model.ensemble.steps))
+            and not self._fused.is_long
+        )
 
     def needed(self, outputs: tuple[str, ...]) -> list[int]:
         """Return the indices of the steps that some outputs depend on."""
@@ -155,19 +225,44 @@ class EnsembleEndpoint:
             require_outputs(request, signature.outputs, self.model.name)
         signature.check(request.inputs)
         rows = self._rows(request)
+        if self.cache is None or self.is_stateful:
+            return self._compute(request, parts, rows, done)
+        return answered_from(
+            self.cache, self.model, request, self.model.revision_number, done,
+            lambda later: self._compute(request, parts, rows, later),
+        )  # fmt: skip
+
+    def _compute(
+        self, request: InferRequest, parts: Sequence[AnyEndpoint], rows: int, done: Done
+    ) -> Cancellable | None:
+        """Compute a checked request, fused if fused steps give the same answer."""
+        key, merged_rows = batch_key(request)
+        if not self._is_fused(request, merged_rows):
+            return self._compute_in_steps(request, parts, rows, done)
+        fused = _FusedRequest(self, request, done)
+        fused.entry = self._fused_queue.submit(request, fused.finish, key, merged_rows)
+        return fused
+
+    def _compute_in_steps(
+        self, request: InferRequest, parts: Sequence[AnyEndpoint], rows: int, done: Done
+    ) -> Cancellable | None:
         if self.queue.running >= self._limits.queue_requests:
-            self.model.statistics.rejected += 1
+            self.model.statistics.reject()
             raise RequestError(
                 f"{self.queue.running} requests wait for the models of the ensemble.", kind="exhausted",
                 where=self.model.name, remedy="Repeat the request later.", retry_after=1.0,
             )  # fmt: skip
+        return _EnsembleRequest(self, parts, request, rows, done, self._infer).begin()
 
-        def compute(done: Done) -> Cancellable | None:
-            return _EnsembleRequest(self, parts, request, rows, done, self._infer).begin()
+    def repeat(self, request: InferRequest, done: Done) -> Cancellable | None:
+        """Compute a request step by step whose fused computation failed.
 
-        if self.cache is None or self.is_stateful:
-            return compute(done)
-        return answered_from(self.cache, self.model, request, self.model.revision_number, done, compute)
+        Raises:
+            RequestError: The request does not fit the ensemble any more, or too many are being computed.
+        """
+        parts = self.parts()
+        self.model.signature.check(request.inputs)
+        return self._compute_in_steps(request, parts, self._rows(request), done)
 
     def _rows(self, request: InferRequest) -> int:
         limit = self.model.row_limit
@@ -180,6 +275,44 @@ class EnsembleEndpoint:
         if not 0 < rows <= limit:
             raise RequestError(f"expected 1 to {limit} rows, got {rows}.", where=self.model.name)
         return rows
+
+
+def _names(request: InferRequest) -> tuple[str, ...]:
+    return tuple([output.name for output in request.outputs])
+
+
+class _FusedRequest:
+    """A request to a fused ensemble, repeated step by step after a failure, so the answer names the step.
+
+    Attributes:
+        entry: The waiting request; None once answered.
+    """
+
+    __slots__ = ("_done", "_endpoint", "_request", "entry")
+
+    def __init__(self, endpoint: EnsembleEndpoint, request: InferRequest, done: Done) -> None:
+        self.entry: Entry | Cancellable | None = None
+        self._endpoint = endpoint
+        self._request = request
+        self._done = done
+
+    def finish(self, result: Answer | Exception) -> None:
+        """Receive the answer."""
+        self.entry = None
+        if isinstance(result, Answer):
+            self._done(result)
+            return
+        try:
+            self.entry = self._endpoint.repeat(self._request, self._done)
+        except Exception as error:
+            self._endpoint.model.statistics.fail.add(time.monotonic_ns() - self._request.arrival)
+            self._done(error)
+
+    def cancel(self) -> None:
+        """Forget the request, because the client has gone."""
+        self._request.cancelled = True
+        if self.entry is not None:
+            self.entry.cancel()
 
 
 class _EnsembleRequest:
@@ -196,7 +329,7 @@ class _EnsembleRequest:
         self._done = done
         self._infer = infer
         self._parts = parts
-        self._outputs = tuple([output.name for output in request.outputs] or ensemble.outputs)
+        self._outputs = _names(request) or tuple(ensemble.outputs)
         needed = endpoint.needed(self._outputs)
         self._steps = [ensemble.steps[index] for index in needed]
         self._part = [parts[index] for index in needed]
@@ -215,7 +348,7 @@ class _EnsembleRequest:
 
     def begin(self) -> _EnsembleRequest | None:
         """Begin the first steps; return the request for cancellation, or None if it is answered already."""
-        self._endpoint.queue.running += 1
+        self._endpoint.queue.in_steps += 1
         # The models stay until the request is answered, even if they are unloaded meanwhile.
         for part in self._parts:
             part.queue.held += 1
@@ -227,7 +360,7 @@ class _EnsembleRequest:
         if self._is_over:
             return
         self._request.cancelled = True
-        self._endpoint.model.statistics.cancelled += 1
+        self._endpoint.model.statistics.cancel()
         self._end()
 
     def _end(self) -> None:
@@ -237,7 +370,7 @@ class _EnsembleRequest:
         for entry in active.values():
             if entry is not None:
                 entry.cancel()
-        self._endpoint.queue.running -= 1
+        self._endpoint.queue.in_steps -= 1
         for queue in (self._endpoint.queue, *(part.queue for part in self._parts)):
             if queue is not self._endpoint.queue:
                 queue.held -= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from sardonyx.errors import RequestError
@@ -32,6 +32,7 @@ class Host:
         loop: The event loop.
         allow_inner: True if requests may name inner tensors as outputs.
         infer: Answers the requests that ensembles make to their models.
+        may_fuse: Returns True if a model computes steps of ensembles without a request; None for no model.
 
     Attributes:
         is_loading: True until the models of the start are loaded: unknown models may follow.
@@ -39,10 +40,16 @@ class Host:
     """
 
     def __init__(
-        self, limits: Limits, loop: asyncio.AbstractEventLoop, allow_inner: bool = False, infer: Infer = infer_at
+        self,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        allow_inner: bool = False,
+        infer: Infer = infer_at,
+        may_fuse: Callable[[str], bool] | None = None,
     ) -> None:
         self._limits = limits
         self._infer = infer
+        self._may_fuse = may_fuse
         self._loop = loop
         self._allow_inner = allow_inner
         self._endpoints: dict[str, dict[str, AnyEndpoint]] = {}
@@ -108,7 +115,7 @@ class Host:
 
     def _endpoint(self, model: Served) -> AnyEndpoint:
         if isinstance(model, ServedEnsemble):
-            return EnsembleEndpoint(model, self._limits, self.get, self._infer)
+            return EnsembleEndpoint(model, self._limits, self._loop, self.get, self._infer, self._may_fuse)
         assert isinstance(model, ServedModel)
         return Endpoint(model, self._limits, self._loop, self._allow_inner)
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sardonyx.serve.models.model import Revision, ServedModel
+from sardonyx.serve.models.served import Computation, Computed
 from sardonyx.serve.protocol.requests import InferRequest
 
 LARGEST = 64 << 10
@@ -39,7 +39,7 @@ class Writer(Protocol):
 class PlainQueue(Protocol):
     """The queue of a model, as far as plain requests use it."""
 
-    model: ServedModel
+    model: Computed
 
     def add_plain(self, request: PlainRequest) -> bool:
         """Let a plain request wait; return False if it must take the general path."""
@@ -87,7 +87,7 @@ class PlainRequest:
     def cancel(self) -> None:
         """Forget the request, because the client has gone; a request that still waits is never computed."""
         if self.withdraw():
-            self.batch.collector.queue.model.statistics.cancelled += 1
+            self.batch.collector.queue.model.statistics.cancel()
         self.is_cancelled = True
 
     def withdraw(self) -> bool:
@@ -187,7 +187,7 @@ class Collector:
         credit: Failed runs after which the collector is stale; a run that succeeds restores the number.
     """
 
-    def __init__(self, queue: PlainQueue, revision: Revision, key: Any, rows: int) -> None:
+    def __init__(self, queue: PlainQueue, revision: Computation, key: Any, rows: int) -> None:
         self.queue = queue
         self.revision = revision
         self.key = key
@@ -239,7 +239,7 @@ class PlainOutcome:
         self.cpu_ns = cpu_ns
 
 
-def execute_plain(model: ServedModel, batch: PlainBatch, is_timed: bool) -> PlainOutcome:
+def execute_plain(model: Computed, batch: PlainBatch, is_timed: bool) -> PlainOutcome:
     """Compute the requests of a batch as one run.
 
     Args:

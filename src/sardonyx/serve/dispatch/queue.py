@@ -23,7 +23,7 @@ from sardonyx.serve.dispatch.plain import (
 )
 from sardonyx.serve.dispatch.run_thread import RunThread
 from sardonyx.serve.models.batching import QueuePolicy
-from sardonyx.serve.models.model import Revision, ServedModel
+from sardonyx.serve.models.served import Computation, Computed
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
 
@@ -94,7 +94,7 @@ class Entry:
         if not self.is_waiting:
             return False
         self.queue.remove(self)
-        self.queue.model.statistics.cancelled += 1
+        self.queue.model.statistics.cancel()
         self.forget()
         return True
 
@@ -121,7 +121,7 @@ class Queue:
         on_idle: Called when a retired queue has answered its last request.
     """
 
-    def __init__(self, model: ServedModel, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, model: Computed, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self.model = model
         self.waiting = 0
         self.bytes = 0
@@ -143,7 +143,7 @@ class Queue:
         self._plain_from = 0
         self._untimed = 0
         self._at_level: Counter[int] = Counter()
-        self.most_requests = model.model.batching.queue_requests or limits.queue_requests
+        self.most_requests = model.batching.queue_requests or limits.queue_requests
 
     def submit(self, request: InferRequest, done: Done, key: Any, rows: int) -> Entry:
         """Let a request wait for its computation.
@@ -159,14 +159,14 @@ class Queue:
         """
         if self._plain:
             self._repeat_waiting()
-        batching = self.model.model.batching
+        batching = self.model.batching
         level = request.priority or batching.default_priority
         if batching.priority_levels and request.priority > batching.priority_levels:
             raise RequestError(
                 f"expected a priority from 0 to {batching.priority_levels}, got {request.priority}.", where="priority"
             )
         if self._is_full(level) or self.bytes + request.size > self._limits.queue_bytes:
-            self.model.statistics.rejected += 1
+            self.model.statistics.reject()
             raise RequestError(
                 f"{self.waiting} requests wait for the model.", kind="exhausted", where=self.model.name,
                 remedy="Repeat the request later.", retry_after=self._retry_after(),
@@ -200,12 +200,12 @@ class Queue:
                 group.append(entry)
         self.waiting += 1
         self.bytes += entry.request.size
-        if self.model.model.batching.level_queues:
+        if self.model.batching.level_queues:
             self._at_level[entry.level] += 1
 
     def _is_full(self, level: int) -> bool:
         """Return True if no further request of a priority may wait."""
-        policy = self.model.model.batching.level_queues.get(level)
+        policy = self.model.batching.level_queues.get(level)
         if policy is None:
             return self.waiting >= self.most_requests
         is_level_full = 0 < policy.queue_requests <= self._at_level[level]
@@ -226,13 +226,13 @@ class Queue:
         if policy.delays:
             return max(rest, 0.0)
         if rest <= 0:
-            self.model.statistics.expired += 1
+            self.model.statistics.expire()
             raise _time_is_over()
         return rest
 
     # Plain requests. They wait only while no other request waits, so that all are computed in order of arrival.
 
-    def collector(self, revision: Revision, key: Any, rows: int) -> Collector | None:
+    def collector(self, revision: Computation, key: Any, rows: int) -> Collector | None:
         """Return the collector of plain requests of a batch key; None if such requests cannot be plain now.
 
         Args:
@@ -240,7 +240,7 @@ class Queue:
             key: The batch key, see :func:`.batch_key`.
             rows: The rows of a request.
         """
-        batching = self.model.model.batching
+        batching = self.model.batching
         if key is None or batching.max_delay_us or batching.timeout_us or self._number < self._plain_from:
             return None
         if batching.concatenation is not None or batching.level_queues or batching.keeps_order:
@@ -252,14 +252,18 @@ class Queue:
         collector = self._collectors.get(name)
         if collector is None or collector.is_stale or collector.revision is not revision or collector.limit != limit:
             if len(self._collectors) >= _COLLECTORS:
-                for other in self._collectors.values():
-                    other.is_stale = True
-                self._collectors.clear()
+                self.forget_collectors()
             collector = Collector(self, revision, key, rows)
             if collector.capacity * collector.row_bytes > _COLLECTED_BYTES:
                 return None
             self._collectors[name] = collector
         return collector
+
+    def forget_collectors(self) -> None:
+        """Let no further request be plain before the general path has answered one."""
+        for collector in self._collectors.values():
+            collector.is_stale = True
+        self._collectors.clear()
 
     def add_plain(self, request: PlainRequest) -> bool:
         """Let a plain request wait, whose values are in its batch; return False if it must take the general path."""
@@ -320,7 +324,7 @@ class Queue:
         self._loop.call_soon_threadsafe(self._finish_plain, batch, begin, outcome)
 
     def _plain_key(self, batch: PlainBatch) -> Any:
-        return (self.model.model.batching.default_priority or _LAST_PRIORITY, *batch.collector.key)
+        return (self.model.batching.default_priority or _LAST_PRIORITY, *batch.collector.key)
 
     def _finish_plain(self, batch: PlainBatch, begin: int, outcome: PlainOutcome) -> None:
         self.running = 0
@@ -366,7 +370,7 @@ class Queue:
         entry.is_waiting = False
         self.waiting -= 1
         self.bytes -= entry.request.size
-        if self.model.model.batching.level_queues:
+        if self.model.batching.level_queues:
             self._at_level[entry.level] -= 1
         if entry.timer is not None:
             entry.timer.cancel()
@@ -379,12 +383,12 @@ class Queue:
         self._groups = {key: group for key, group in groups.items() if group}
 
     def _expire(self, entry: Entry) -> None:
-        if entry.is_waiting and self.model.model.batching.queue(entry.level).delays:
+        if entry.is_waiting and self.model.batching.queue(entry.level).delays:
             self._delay_entry(entry)
         elif entry.is_waiting:
             self.remove(entry)
-            self.model.statistics.expired += 1
-            self._fail(entry, _time_is_over())
+            self.model.statistics.expire()
+            entry.done(_time_is_over())
             entry.forget()
 
     def _delay_entry(self, entry: Entry) -> None:
@@ -446,7 +450,7 @@ class Queue:
         self.remove(leader)
         batch, rows = [leader], leader.rows
         group = self._groups.get(leader.key)
-        is_ordered = self.model.model.batching.keeps_order
+        is_ordered = self.model.batching.keeps_order
         while group:
             entry = group[0]
             if entry.is_waiting:
@@ -469,7 +473,7 @@ class Queue:
 
     def _waits_for_more(self, leader: Entry, max_rows: int) -> bool:
         """Return True if the batch waits by option: for more rows, until the delay of its oldest request is over."""
-        batching = self.model.model.batching
+        batching = self.model.batching
         if not batching.max_delay_us:
             return False
         rows = sum(entry.rows for entry in self._groups[leader.key] if entry.is_waiting)

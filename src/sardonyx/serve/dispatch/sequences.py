@@ -130,9 +130,9 @@ class Sequences:
     def _require_room(self, request: InferRequest) -> None:
         """Refuse a request beyond the limits of the queue, which does not count those that wait for a sequence."""
         limits = self._limits
-        most = self._model.model.batching.queue_requests or limits.queue_requests
+        most = self._model.batching.queue_requests or limits.queue_requests
         if self._waiting >= most or self._bytes + request.size > limits.queue_bytes:
-            self._model.statistics.rejected += 1
+            self._model.statistics.reject()
             raise RequestError(
                 f"{self._waiting} requests wait for their sequences.", kind="exhausted", where=self._model.name,
                 remedy="Repeat the request later.", retry_after=1.0,
@@ -201,7 +201,7 @@ class Sequences:
             self._waiting -= 1
             self._bytes -= later.request.size
             if later.request.cancelled:
-                self._model.statistics.cancelled += 1
+                self._model.statistics.cancel()
                 continue
             try:
                 self._run(sequence, later, self._model.revision.interface)

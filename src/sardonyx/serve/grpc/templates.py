@@ -15,7 +15,6 @@ import numpy as np
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.batch import batch_key
 from sardonyx.serve.dispatch.body_templates import BodyTemplate, id_reader, is_plain_id, raw_reader
-from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.plain import LARGEST, PlainRequest, is_fixed, is_simple
 from sardonyx.serve.grpc.conversion import answer_message
 from sardonyx.serve.grpc.frames import HeaderFields, unary_answer
@@ -228,22 +227,21 @@ class GrpcTemplates:
 
     def _body(self, data: bytes, message: Any, parsed: InferRequest) -> BodyTemplate | None:
         endpoint = self._host.get(parsed.model, parsed.version)
-        if not isinstance(endpoint, Endpoint):
+        model, queue = endpoint.model, endpoint.plain_queue(parsed)
+        if queue is None:
             return None
-        model = endpoint.model
         raw = list(message.raw_input_contents)
         arrays = list(parsed.inputs.values())
         key, rows = batch_key(parsed)
-        if (
-            endpoint.is_special or model.name in self._service.options.privacy or key is None
-            or len(raw) != len(arrays) or not is_fixed(arrays)
-        ):  # fmt: skip
+        if model.name in self._service.options.privacy or key is None:
+            return None
+        if len(raw) != len(arrays) or not is_fixed(arrays):
             return None
         identity = parsed.id.encode()
         size = len(identity)
         if size and not is_plain_id(parsed.id):
             return None
-        revision = model.revision
+        revision = queue.model.revision
         names = list(revision.interface.outputs)
         chosen = [output.name for output in parsed.outputs] or names
         if any(name not in names for name in chosen):
@@ -254,7 +252,7 @@ class GrpcTemplates:
             return None
         heads = [_head(_RAW_INPUTS, len(part)) for part in raw]
         tail = b"".join(head + part for head, part in zip(heads, raw, strict=True))
-        collector = endpoint.queue.collector(revision, key, rows) if data.endswith(tail) else None
+        collector = queue.collector(revision, key, rows) if data.endswith(tail) else None
         if collector is None:
             return None
         begin = data[: len(data) - len(tail)]

@@ -24,12 +24,11 @@ from sardonyx.serve.dispatch.body_templates import (
     list_reader,
     raw_reader,
 )
-from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.host import AnyEndpoint
 from sardonyx.serve.dispatch.plain import LARGEST, PlainRequest, is_fixed, is_simple
 from sardonyx.serve.http.messages import HttpRequest
 from sardonyx.serve.http.plain_answers import AnswerKind, HttpWriter
-from sardonyx.serve.models.model import Revision
+from sardonyx.serve.models.served import Computation
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol import json_codec
 from sardonyx.serve.protocol.requests import InferRequest
@@ -206,10 +205,10 @@ class HttpTemplates:
         self, body: bytes, parsed: InferRequest, head_length: int | None, endpoint: AnyEndpoint, accept: str | None
     ) -> BodyTemplate | None:
         service = self._service
-        if not isinstance(endpoint, Endpoint) or endpoint.is_special or endpoint.model.name in service.options.privacy:
+        queue = endpoint.plain_queue(parsed)
+        if queue is None or endpoint.model.name in service.options.privacy:
             return None
-        model = endpoint.model
-        revision = model.revision
+        revision = queue.model.revision
         kind = self._kind(revision, parsed, endpoint, accept)
         key, rows = batch_key(parsed)
         if kind is None or key is None or not is_fixed(parsed.inputs.values()):
@@ -219,7 +218,7 @@ class HttpTemplates:
         except RequestError:
             return None
         read = self._raw(body, parsed, head_length, revision) if head_length else self._lists(body, parsed, revision)
-        collector = endpoint.queue.collector(revision, key, rows) if read is not None else None
+        collector = queue.collector(revision, key, rows) if read is not None else None
         if read is None or collector is None:
             return None
         writer = self._writers.get(kind)
@@ -230,7 +229,7 @@ class HttpTemplates:
         return BodyTemplate(*read, collector, writer, rows, has_id=bool(parsed.id))
 
     def _kind(
-        self, revision: Revision, parsed: InferRequest, endpoint: Endpoint, accept: str | None
+        self, revision: Computation, parsed: InferRequest, endpoint: AnyEndpoint, accept: str | None
     ) -> AnswerKind | None:
         names = list(revision.interface.outputs)
         requested = parsed.outputs
@@ -244,7 +243,7 @@ class HttpTemplates:
         limit, model = self._service.limits.output_bytes, endpoint.model
         return AnswerKind(model.name, model.version, revision.number, outputs, accept, limit, bool(parsed.id))
 
-    def _raw(self, body: bytes, parsed: InferRequest, length: int, revision: Revision) -> _Reading | None:
+    def _raw(self, body: bytes, parsed: InferRequest, length: int, revision: Computation) -> _Reading | None:
         """Return texts and readers of a body with raw values after the JSON; None if the body has other values."""
         strict = self._service.options.strict_json
         text = body[:length]
@@ -267,7 +266,7 @@ class HttpTemplates:
             readers.append(raw_reader(index, array.nbytes, array.nbytes // len(array), array.dtype == np.bool_))
         return [*texts, *(b"" for _ in head.inputs)], readers
 
-    def _lists(self, body: bytes, parsed: InferRequest, revision: Revision) -> _Reading | None:
+    def _lists(self, body: bytes, parsed: InferRequest, revision: Computation) -> _Reading | None:
         """Return texts and readers of a body of JSON; None if values are not flat lists."""
         spans: list[tuple[int, int, bytes]] = []
         for match in _DATA.finditer(body):

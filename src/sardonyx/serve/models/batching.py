@@ -110,6 +110,12 @@ class Batching:
     def _queue(self) -> QueuePolicy:
         return QueuePolicy(self.timeout_us, self.delays, self.allows_timeout, self.queue_requests)
 
+    @property
+    def is_immediate(self) -> bool:
+        """True if requests are computed in any order and number once the model is idle, and of equal sizes together."""
+        rules = (self.keeps_order, self.max_delay_us, self.priority_levels, self.timeout_us, self.queue_requests)
+        return self.ragged == "group" and not any(rules) and not self.level_queues
+
     def queue(self, level: int) -> QueuePolicy:
         """Return the policy of requests of a priority; 0 for requests without one."""
         return self.level_queues.get(level, self._queue)

@@ -317,6 +317,11 @@ class ServedModel(Served):
         return inputs, outputs
 
     @property
+    def batching(self) -> Batching:
+        """Options of batching and queueing."""
+        return self.model.batching
+
+    @property
     def is_stateful(self) -> bool:
         """True if requests belong to sequences."""
         return bool(self.model.states or self.model.controls)

@@ -1,13 +1,16 @@
-"""A version that a server answers from: of a model, or of an ensemble of models."""
+"""A version that a server answers from: of a model, or of an ensemble of models; and the runs of its queue."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from sardonyx.runtime.session import Session
-from sardonyx.serve.models.interface import Tensor
+from sardonyx.serve.models.batching import Batching
+from sardonyx.serve.models.interface import Signature, Tensor
 from sardonyx.serve.models.reshaping import Reshaping
 from sardonyx.serve.observation.statistics import Statistics
 
@@ -83,3 +86,46 @@ class Served(abc.ABC):
     @abc.abstractmethod
     def batching_note(self) -> str:
         """Return ``"sound"``, ``"forced"``, or the reason why requests are not merged."""
+
+
+class Computation(Protocol):
+    """One revision as runs use it: of a model, or of all models of an ensemble.
+
+    Attributes:
+        number: The number of the revision.
+    """
+
+    number: int
+
+    @property
+    def interface(self) -> Signature:
+        """The inputs and outputs."""
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[Any]:
+        """Run once; return all outputs in order."""
+
+
+class Computed(Protocol):
+    """A model or ensemble as a queue computes it.
+
+    Attributes:
+        name: The name of the model.
+        version: The number of the version, as text.
+        statistics: Counts and times of requests.
+    """
+
+    name: str
+    version: str
+    statistics: Statistics
+
+    @property
+    def batching(self) -> Batching:
+        """Options of batching and queueing."""
+
+    @property
+    def revision(self) -> Computation:
+        """The revision that answers runs that begin now."""
+
+    @property
+    def max_rows(self) -> int:
+        """The largest number of rows of a batch; 1 if requests are not merged."""

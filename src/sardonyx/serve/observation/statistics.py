@@ -193,6 +193,32 @@ class Statistics:
         self.request_seconds.add_span(now, arrivals)
         self.queue_seconds.add_span(begin, arrivals)
 
+    def step(self, rows: int, requests: int, ns: int) -> None:
+        """Count a run for requests of an ensemble, which are answered without waiting for this model.
+
+        Args:
+            rows: Rows of the batch.
+            requests: Requests of the batch.
+            ns: Nanoseconds of the run.
+        """
+        self.run(rows, requests, (0, ns, 0))
+        self.success.add(ns * requests, requests)
+        self.queue.add(0, requests)
+        self.request_seconds.add(ns * 1e-9, requests)
+        self.queue_seconds.add(0.0, requests)
+
+    def reject(self) -> None:
+        """Count a request refused by the queue."""
+        self.rejected += 1
+
+    def cancel(self) -> None:
+        """Count a request never computed because the client had gone."""
+        self.cancelled += 1
+
+    def expire(self) -> None:
+        """Count a request never computed because its time was over."""
+        self.expired += 1
+
     def described(self) -> dict[str, Any]:
         """Return the statistics as the statistics extension names them: `fail` counts every request without answer."""
         names = ("queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")

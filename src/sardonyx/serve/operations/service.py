@@ -122,7 +122,7 @@ class Service:
     ) -> None:
         self.options = options
         self.limits = options.limits
-        self.host = Host(options.limits, loop, options.allow_inner, self.infer_at)
+        self.host = Host(options.limits, loop, options.allow_inner, self.infer_at, self._may_fuse)
         self.held = HeldBytes(options.limits)
         self.shared_memory = SharedMemory(options.allow_shared_memory, options.limits.shared_memory_regions)
         self.is_draining = False
@@ -144,6 +144,10 @@ class Service:
             "log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0,
             "log_format": "default",
         }  # fmt: skip
+
+    def _may_fuse(self, name: str) -> bool:
+        """Return True if a model computes steps of ensembles without a request: no noise and no span is due."""
+        return name not in self.options.privacy and self.traces is None
 
     async def in_worker(self, work: Callable[[], T]) -> T:
         """Do slow work in another thread, without blocking answers."""
