@@ -71,7 +71,7 @@ def test_the_command_line_makes_tokens_and_refuses_contradictions(run: Run, tmp_
     assert token["line"].endswith(" infer,read")
     model = save("net", tmp_path / "net.onnx")
     for words in (
-        ["--workers", "2", "--control", "edit", "--poll", "1"], ["--http", "0.0.0.0:0"],
+        ["--workers", "2", "--allow-client-shm"], ["--http", "0.0.0.0:0"],
         ["--http", "nowhere"], ["--control", "all"], ["--max-body", "many"],
         ["--tls-cert", "x"], ["--token-file", tmp_path / "absent"], ["--workers", "0"], ["--batch", "maybe"],
     ):  # fmt: skip

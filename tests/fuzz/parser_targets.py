@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf import json_format, text_format
 
 from sardonyx.errors import SardonyxError
 from sardonyx.hub import download, sources
@@ -32,10 +33,12 @@ from sardonyx.serve.grpc.frames import frame, header_block, settings_frame
 from sardonyx.serve.grpc.message_reading import read_message
 from sardonyx.serve.http.infer_requests import parse_request
 from sardonyx.serve.models.layout import model_files
-from sardonyx.serve.models.triton_config import read_config
+from sardonyx.serve.models.override import override_of
+from sardonyx.serve.models.triton_config import read_config, read_json_config
 from sardonyx.serve.operations.live_edits import safetensors_weights
 from sardonyx.serve.protocol import json_codec, number_lists
 from sardonyx.serve.protocol.datatypes import DATATYPES
+from sardonyx.serve.protocol.messages import message_class
 from sardonyx.serve.protocol.strings import parse_strings
 from sardonyx.serve.security.tokens import SCOPES, read_tokens
 from sardonyx.trust.attestation.messages import decoded, encoded
@@ -312,6 +315,14 @@ class Targets:
             SMALL_CONFIG,
             ENSEMBLE,
         )
+        texts = [json_format.MessageToJson(text_format.Parse(text.decode(), message_class("ModelConfig")()))
+                 for text in (CONFIG, SMALL_CONFIG, ENSEMBLE)]  # fmt: skip
+        self._add(
+            "config.json",
+            lambda data: read_json_config(data.decode(errors="replace"), "model", config.parent),
+            *(text.encode() for text in texts),
+        )
+        self._add("load", _load, _compact({"config": "{}", "file:1/model.onnx": "aGk=", "file:labels.txt": ""}))
         settings = self._folder / "repository" / "model" / "model-settings.json"
         settings.parent.mkdir(parents=True)
         (settings.parent / "m.onnx").write_bytes(b"")
@@ -462,6 +473,16 @@ class Targets:
         self._add("encrypted-head", lambda data: read_head(memoryview(data + stream)), head)
         self._add("encrypted-file", opened, head + stream)
         self._add("encrypted-stream", decrypted, stream)
+
+
+def _load(data: bytes) -> None:
+    """Check that the files of a load request stay in their folder."""
+    parameters = json_codec.parse_json(data, 8)
+    override = override_of(parameters) if isinstance(parameters, dict) else None
+    if override is not None and override.files:
+        with override.folder("model") as folder:
+            written = [path for path in Path(folder).rglob("*") if path.is_file()]
+            assert len(written) == len(override.files) and len(list(Path(folder).iterdir())) == 1
 
 
 def _safetensors(head: object) -> bytes:

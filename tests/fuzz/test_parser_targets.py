@@ -27,9 +27,9 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
 
 NAMES = (
     "json", "binary", "http1", "http2", "hpack", "protobuf", "client", "strings", "json-data", "numbers", "safetensors",
-    "config.pbtxt", "model-settings", "tokens", "privacy", "signature-policy", "lock", "oci", "hf", "hub-note",
-    "file-name", "key", "attestation", "signature", "signed-statement", "licence", "encrypted-head", "encrypted-file",
-    "encrypted-stream", "tflite", "gguf", "checkpoint-config", "checkpoint-weights",
+    "config.pbtxt", "config.json", "load", "model-settings", "tokens", "privacy", "signature-policy", "lock", "oci",
+    "hf", "hub-note", "file-name", "key", "attestation", "signature", "signed-statement", "licence", "encrypted-head",
+    "encrypted-file", "encrypted-stream", "tflite", "gguf", "checkpoint-config", "checkpoint-weights",
 )  # fmt: skip
 CONVERSATIONS = ("http1", "http2", "hpack", "numbers", "hub-note")
 """Targets that refuse nothing: connections answer, lists are compared if they are read, and notes are ignored."""

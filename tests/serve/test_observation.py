@@ -47,6 +47,7 @@ def test_metrics_count_requests_rows_and_runs(observed: tuple[Client, io.StringI
         f"sardonyx_revision{label} 0.0", "sardonyx_ready 1.0",
         'sardonyx_batch_rows_bucket{le="4",model="net",version="1"} 2.0',
         f"sardonyx_request_seconds_count{label} 2.0",
+        *(f"nv_cache_{kind}_duration_per_model{label} 0.0" for kind in ("hit", "miss")),
     ):  # fmt: skip
         assert line in lines, line
     openmetrics = client.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ from sardonyx.serve.operations.worker_group import HEAD, WorkerGroup
 from sardonyx.serve.protocol.limits import Limits
 from tests.serve.conftest import tensor
 from tests.serve.dispatching import run
-from tests.serve.models import save
+from tests.serve.models import proto, save
 from tests.serve.processes import process
 
 X = [1.0, 2.0]
@@ -253,12 +254,94 @@ def test_a_decision_that_cannot_be_recorded_is_made_in_none(tmp_path: Path, monk
     run(work)
 
 
-@pytest.mark.parametrize("option", [("--poll", "1"), ("--allow-client-shm",)])
-def test_options_that_would_hold_for_one_worker_are_refused(tmp_path: Path, option: tuple[str, ...]) -> None:
+def test_shared_memory_of_one_worker_is_refused(tmp_path: Path) -> None:
     model = save("net", tmp_path / "net.onnx")
-    arguments = ["serve", str(model), "--http", "127.0.0.1:0", "--workers", "2", "--control", "edit", *option]
+    arguments = ["serve", str(model), "--http", "127.0.0.1:0", "--workers", "2", "--allow-client-shm"]
     done = subprocess.run([sys.executable, "-m", "sardonyx", *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and option[0] in done.stderr
+    assert done.returncode == 2 and "--allow-client-shm" in done.stderr
+
+
+def test_changed_files_reach_all_workers_between_changes_by_clients(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with workers(tmp_path, 3) as group:
+            polls = [asyncio.ensure_future(worker.service.poll(0.01)) for worker in group]
+            await group[0].set(3)
+            save("doubled", tmp_path / "other.onnx").replace(tmp_path / "models" / "net.onnx")
+            sessions = [worker.service.session_of("net", "") for worker in group]
+            while any(session.revision != 1 for session in sessions):
+                await asyncio.sleep(0.01)
+            await group[1].set(4)
+            save("weighted", tmp_path / "other.onnx").replace(tmp_path / "models" / "weighted.onnx")
+            for worker in group:
+                await worker.reached(3)
+            assert [worker.state() for worker in group] == [(3, [1, 1])] * 3
+            await group[2].set(5)
+            assert [worker.state() for worker in group] == [(4, [5, 5])] * 3
+            (tmp_path / "models" / "net.onnx").unlink()
+            save("add_sub", tmp_path / "other.onnx").replace(tmp_path / "models" / "added.onnx")
+            expected = {"added", "weighted"}
+            while any({entry["name"] for entry in worker.service.index()} != expected for worker in group):
+                await asyncio.sleep(0.01)
+            assert not any(worker.left for worker in group)
+            for poll in polls:
+                poll.cancel()
+
+    run(work)
+
+
+def test_another_worker_looks_for_files_once_the_first_has_ended(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with workers(tmp_path, 3) as group:
+            assert [worker.group.leads() for worker in group] == [True, False, False]
+            assert [worker.group.leads() for worker in group] == [True, False, False]
+            await group[0].group.close()
+            assert [worker.group.leads() for worker in group[1:]] == [True, False]
+
+    run(work)
+
+
+def test_files_that_cannot_be_loaded_leave_every_worker_as_it_was(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with workers(tmp_path, 2) as group:
+            await group[0].set(3)
+            looks = [asyncio.ensure_future(worker.service.poll(0.01)) for worker in group]
+            (tmp_path / "bad.onnx").write_bytes(b"no model")
+            (tmp_path / "bad.onnx").replace(tmp_path / "models" / "weighted.onnx")
+            while not any(entry["reason"] for worker in group for entry in worker.service.index()):
+                await asyncio.sleep(0.01)
+            assert [worker.state() for worker in group] == [(1, [3, 3])] * 2
+            # A worker that had followed would have left: the next change waits for it.
+            await group[1].set(4)
+            assert [worker.state() for worker in group] == [(2, [4, 4])] * 2
+            assert not any(worker.left for worker in group)
+            for look in looks:
+                look.cancel()
+
+    run(work)
+
+
+def test_configurations_and_files_of_a_load_reach_all_workers_and_their_successors(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with workers(tmp_path, 2) as group:
+            config = json.dumps({"max_batch_size": 2})
+            files = {"file:1/model.onnx": proto("weighted").SerializeToString()}
+            await group[0].service.load("weighted", {"config": config})
+            await group[1].service.load("fresh", {"config": config, **files})
+            group.append(await Worker(tmp_path / "models", tmp_path / "group").begin())
+            for worker in group:
+                for name in ("weighted", "fresh"):
+                    assert worker.service.model_config(name)["max_batch_size"] == 2
+                    x = np.array([X], np.float32)
+                    assert worker.service.session_of(name, "").run(None, {"x": x})[0][0, 1] == X[1]
+            await group[2].service.load("weighted")
+            await group[0].service.unload("fresh")
+            for worker in group:
+                assert worker.service.model_config("weighted")["max_batch_size"] != 2
+                with pytest.raises(RequestError, match="not loaded"):
+                    worker.service.session_of("fresh", "")
+            assert not any(worker.left for worker in group)
+
+    run(work)
 
 
 def test_a_client_that_goes_leaves_no_change_half_made(tmp_path: Path) -> None:

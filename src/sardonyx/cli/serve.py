@@ -134,11 +134,6 @@ def command(
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
         server = Server(_source(models, lock), **options)
         if workers > 1 and not is_worker():
-            if control != "off" and poll:
-                raise OptionError(
-                    "each worker finds a file at its own time, between changes by clients.", where="--poll",
-                    remedy="Use --control without --poll: a load reaches all workers.",
-                )  # fmt: skip
             if allow_client_shm:
                 raise OptionError(
                     "a region would be registered in one worker of several.", where="--allow-client-shm",

@@ -69,7 +69,7 @@ def _index(service: Service, message: Any) -> Any:
 
 
 async def _load(service: Service, message: Any) -> Any:
-    await service.load(message.model_name, dict(message.parameters))
+    await service.load(message.model_name, parameter_values(message.parameters))
     return _new("RepositoryModelLoadResponse")
 
 

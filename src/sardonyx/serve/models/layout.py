@@ -11,7 +11,7 @@ from typing import Any
 
 from sardonyx.errors import ModelFileError, RequestError
 from sardonyx.serve.models.auxiliary_files import read_auxiliary
-from sardonyx.serve.models.triton_config import MAX_BYTES, Config, read_config
+from sardonyx.serve.models.triton_config import MAX_BYTES, Config, read_config, read_json_config
 from sardonyx.serve.protocol.limits import MODEL_NAME
 
 _FILES = 10_000
@@ -34,6 +34,7 @@ class ModelFiles:
         has_config: True if there is a ``config.pbtxt``.
         folder: The folder of the model; the repository itself for a plain file.
         signature: Identity, size and time of all files: equal as long as nothing changed.
+        owner: Keeps the folder of the files of a request; None for files of the repository.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ModelFiles:
     has_config: bool = False
     folder: Path = Path()
     signature: tuple[Any, ...] = ()
+    owner: Any = None
 
     @property
     def newest(self) -> float:
@@ -76,12 +78,14 @@ def model_names(root: Path) -> list[str]:
     return sorted(names)
 
 
-def model_files(root: Path, name: str) -> ModelFiles:
+def model_files(root: Path, name: str, config: str | None = None, known: ModelFiles | None = None) -> ModelFiles:
     """Return the files of a model, by the listing of the repository: the name is compared, never joined to a path.
 
     Args:
         root: The repository, or one model file.
         name: The name of the model.
+        config: A configuration in JSON in place of the repository's; None for none.
+        known: The files at an earlier look with this configuration, returned again if unchanged.
 
     Raises:
         RequestError: The repository has no such model.
@@ -89,17 +93,17 @@ def model_files(root: Path, name: str) -> ModelFiles:
             repository.
     """
     try:
-        return _model_files(root, name)
+        return _model_files(root, name, config, known)
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself.
         reason = error.strerror if isinstance(error, OSError) else error
         raise ModelFileError(f"the files cannot be read: {reason}.", where=name[:64]) from error
 
 
-def _model_files(root: Path, name: str) -> ModelFiles:
+def _model_files(root: Path, name: str, json_config: str | None, known: ModelFiles | None) -> ModelFiles:
     if root.is_file():
         if name != root.stem:
             raise _unknown(name)
-        return ModelFiles(name, {1: root}, folder=root.parent, signature=_signature([root]))
+        return _one_file(root, name, json_config)
     listed = _listed(root)
     folder = listed.get(name)
     if folder is None or not folder.is_dir():
@@ -107,18 +111,32 @@ def _model_files(root: Path, name: str) -> ModelFiles:
         if file is None or _is_special(file) or not MODEL_NAME.fullmatch(name):
             raise _unknown(name)
         _require_inside(file, root, name)
-        return ModelFiles(name, {1: file}, folder=root, signature=_signature([file]))
+        return _one_file(file, name, json_config)
     config_file = folder / "config.pbtxt"
     _require_inside(folder, root, name)
-    has_config = os.path.lexists(config_file)
-    config = read_config(config_file, name) if has_config else Config(policy=("latest", 1))
+    # Before the files are read: a change meanwhile is another signature at the next look.
+    signature = _signature(_walk(folder))
+    if known is not None and known.signature == signature:
+        return known
+    has_config = json_config is not None or os.path.lexists(config_file)
+    if json_config is not None:
+        config = read_json_config(json_config, name, folder)
+    else:
+        config = read_config(config_file, name) if has_config else Config(policy=("latest", 1))
     numbered = dict(_versions(folder, config)) if config.ensemble is None else _ensemble_versions(folder)
     versions = _selected(numbered, config.policy)
     if not versions:
         raise ModelFileError("expected a numbered version with a model file.", where=name)
     for path in versions.values():
         _require_inside(path, root, name)
-    return ModelFiles(name, versions, config, has_config, folder, _signature(_walk(folder)))
+    return ModelFiles(name, versions, config, has_config, folder, signature)
+
+
+def _one_file(file: Path, name: str, json_config: str | None) -> ModelFiles:
+    config = Config() if json_config is None else read_json_config(json_config, name, file.parent)
+    if config.ensemble is not None:
+        raise ModelFileError("an ensemble has no model file.", where=name)
+    return ModelFiles(name, {1: file}, config, json_config is not None, file.parent, _signature([file]))
 
 
 def _listed(root: Path) -> dict[str, Path]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sardonyx.errors import ModelFileError, OptionError, RequestError, SardonyxError, UnsupportedError
 from sardonyx.runtime.session import Session
@@ -19,6 +20,7 @@ from sardonyx.serve.models.batching import Batching
 from sardonyx.serve.models.ensemble import Ensemble, EnsembleStep, ServedEnsemble, cycle, loading_order
 from sardonyx.serve.models.layout import ModelFiles, model_files, model_names, read_labels
 from sardonyx.serve.models.model import Model, ServedModel
+from sardonyx.serve.models.override import Override
 from sardonyx.serve.models.served import Served
 from sardonyx.serve.protocol.limits import Limits
 
@@ -60,6 +62,13 @@ class IndexEntry:
     reason: str = ""
 
 
+class _Overridden(NamedTuple):
+    """An override, and the folder of its files; None for the files of the repository."""
+
+    content: Override
+    folder: tempfile.TemporaryDirectory[str] | None
+
+
 class Repository:
     """The models of a folder or of one file; loads run in threads of the caller, one at a time.
 
@@ -84,6 +93,9 @@ class Repository:
         self._candidates: dict[str, tuple[Any, ...]] = {}
         self._missing: set[str] = set()
         self._refused: dict[str, tuple[Any, ...]] = {}
+        self._dismissed: dict[str, tuple[Any, ...] | None] = {}
+        self._known: dict[str, ModelFiles] = {}
+        self._overrides: dict[str, _Overridden] = {}
         self._errors: dict[str, str] = {}
 
     @property
@@ -97,7 +109,8 @@ class Repository:
         Raises:
             ModelFileError: The repository cannot be read.
         """
-        return [self.root.stem] if self.is_file else model_names(self.root)
+        names = [self.root.stem] if self.is_file else model_names(self.root)
+        return sorted({*names, *(name for name, override in self._overrides.items() if override.folder is not None)})
 
     @property
     def loaded(self) -> frozenset[str]:
@@ -118,7 +131,7 @@ class Repository:
         with self._lock:
             files = None
             try:
-                files = model_files(self.root, name)
+                files = self._files(name)
                 models = self._load(files)
             except SardonyxError as error:
                 self._strip_root(error)
@@ -130,15 +143,60 @@ class Repository:
                 raise
             self._errors.pop(name, None)
             self._refused.pop(name, None)
+            self._dismissed.pop(name, None)
             self._loaded[name] = files, models
             self._states[name] = self._state(files)
             return list(models.values())
 
+    def _files(self, name: str) -> ModelFiles:
+        """Return the files of a model; an unchanged configuration is not read again."""
+        override = self._overrides.get(name)
+        if override is None:
+            files = model_files(self.root, name, known=self._known.get(name))
+        elif override.folder is None:
+            files = model_files(self.root, name, override.content.config, self._known.get(name))
+        else:
+            files = model_files(Path(override.folder.name), name, override.content.config, self._known.get(name))
+            files = dataclasses.replace(files, owner=override.folder)
+        self._known[name] = files
+        return files
+
+    def override(self, name: str, content: Override | None) -> _Overridden | None:
+        """Let a configuration, and perhaps files, replace the repository's from the next load on.
+
+        Args:
+            name: The name of the model.
+            content: The configuration and files; None for the repository's.
+
+        Returns:
+            What stood in before, for :meth:`restore`.
+        """
+        before = self._overrides.get(name)
+        after = None if content is None else _Overridden(content, content.folder(name) if content.files else None)
+        self.restore(name, after)
+        return before
+
+    def restore(self, name: str, override: _Overridden | None) -> None:
+        """Let what :meth:`override` returned stand in again."""
+        with self._lock:
+            self._known.pop(name, None)
+            if override is None:
+                self._overrides.pop(name, None)
+            else:
+                self._overrides[name] = override
+
+    def overridden(self, name: str) -> Override | None:
+        """Return the configuration and files in place of the repository's; None for none."""
+        override = self._overrides.get(name)
+        return None if override is None else override.content
+
     def _strip_root(self, error: SardonyxError) -> None:
         """Name files by their path in the repository: clients read the reason."""
-        folder = self.root.parent if self.is_file else self.root
+        folders = [self.root.parent if self.is_file else self.root]
+        folders += [Path(o.folder.name) for o in self._overrides.values() if o.folder is not None]
         problem, where = error.problem, error.where
-        for path in sorted({str(folder.absolute()), str(folder.resolve())}, key=len, reverse=True):
+        paths = {str(path) for folder in folders for path in (folder.absolute(), folder.resolve())}
+        for path in sorted(paths, key=len, reverse=True):
             problem, where = (text.replace(f"{path}{os.sep}", "").replace(path, ".") for text in (problem, where))
         error.reword(problem, where=where, remedy=error.remedy)
 
@@ -199,7 +257,7 @@ class Repository:
     def parts(self, name: str) -> list[str]:
         """Return the names of the models of an ensemble; empty for a model, and for files that cannot be read."""
         try:
-            ensemble = model_files(self.root, name).config.ensemble
+            ensemble = self._files(name).config.ensemble
         except SardonyxError:  # The load of the model states the reason.
             return []
         return [] if ensemble is None else ensemble.models
@@ -238,9 +296,19 @@ class Repository:
         return ServedModel(files.name, model)
 
     def unload(self, name: str) -> list[Served]:
-        """Forget a loaded model and return its versions; empty if it is not loaded."""
+        """Forget a loaded model and return its versions; empty if it is not loaded.
+
+        The model stays unloaded until a client loads it, or its files change.
+        """
+        with self._lock:
+            self._dismissed[name] = self._states.get(name)
+        return self._forget(name)
+
+    def _forget(self, name: str) -> list[Served]:
         with self._lock:
             self._errors.pop(name, None)
+            self._known.pop(name, None)
+            self._overrides.pop(name, None)
             _, models = self._loaded.pop(name, (None, {}))
             return list(models.values())
 
@@ -258,14 +326,15 @@ class Repository:
         names = self.names()
         for name in names:
             try:
-                files = model_files(self.root, name)
+                files = self._files(name)
             except SardonyxError as error:
                 self._strip_root(error)
                 self._errors[name] = str(error)[:500]
                 continue
             loaded = self._loaded.get(name)
             state = self._state(files)
-            if (loaded is not None and self._states.get(name) == state) or self._refused.get(name) == state:
+            settled = self._states if loaded is not None else self._dismissed
+            if settled.get(name) == state or self._refused.get(name) == state:
                 self._candidates.pop(name, None)
             elif self._candidates.get(name) == state or time.time() - files.newest > seconds:
                 self._candidates.pop(name, None)
@@ -273,7 +342,7 @@ class Repository:
             else:
                 self._candidates[name] = state
         missing = set(self._loaded) - set(names)
-        changes += [(name, functools.partial(self.unload, name)) for name in sorted(missing & self._missing)]
+        changes += [(name, functools.partial(self._forget, name)) for name in sorted(missing & self._missing)]
         self._missing = missing
         return changes
 

@@ -32,6 +32,9 @@ _ELEMENTS = 1 << 28
 _FILE_BYTES = 1 << 30
 """Limit of the bytes of a file with such a tensor."""
 
+_JSON_DEPTH = 32
+"""Limit of objects and lists inside one another in a configuration."""
+
 _RANK = 64
 """Limit of the axes of such a tensor: that of numpy."""
 
@@ -106,6 +109,28 @@ def read_config(path: Path, name: str) -> Config:
         # ValueError: no UTF-8, or a number out of range.
         raise ModelFileError(f"the configuration cannot be read: {error}", where=f"{name}/config.pbtxt") from error
     return parsed_config(config, name, path.parent)
+
+
+def read_json_config(text: str, name: str, folder: Path) -> Config:
+    """Read a configuration in JSON, as clients write it; raises like :func:`read_config`.
+
+    Args:
+        text: The configuration.
+        name: The name of the model.
+        folder: The model's folder, with the files of the configuration.
+    """
+    from google.protobuf import json_format
+
+    if len(text) > MAX_BYTES:
+        raise ModelFileError(f"expected at most {MAX_BYTES:,} bytes.", where=f"{name}: config")
+    try:
+        # The parser takes an empty list for an empty object.
+        if not text.lstrip().startswith("{"):
+            raise ValueError("expected a JSON object.")
+        config = json_format.Parse(text, message_class("ModelConfig")(), max_recursion_depth=_JSON_DEPTH)
+    except (ValueError, TypeError, RecursionError, json_format.ParseError) as error:
+        raise ModelFileError(f"the configuration cannot be read: {error}", where=f"{name}: config") from error
+    return parsed_config(config, name, folder)
 
 
 def parsed_config(config: Any, name: str, folder: Path) -> Config:

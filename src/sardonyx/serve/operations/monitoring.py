@@ -49,6 +49,12 @@ _TRITON: tuple[tuple[str, str, Read], ...] = (
     ("nv_inference_compute_output_duration_us", "Time of outputs.", lambda s: s.compute_output.ns // 1000),
     ("nv_cache_num_hits_per_model", "Answers from the cache.", lambda s: s.cache_hit.count),
     ("nv_cache_num_misses_per_model", "Requests that the cache did not answer.", lambda s: s.cache_miss.count),
+    ("nv_cache_hit_duration_per_model", "Time of answers from the cache in µs.", lambda s: s.cache_hit.ns // 1000),
+    (
+        "nv_cache_miss_duration_per_model",
+        "Time of failed looks into the cache in µs.",
+        lambda s: s.cache_miss.ns // 1000,
+    ),
 )
 _TRITON_REASONS: tuple[tuple[str, Read], ...] = (
     ("BACKEND", lambda s: s.fail.count),

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import gc
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from sardonyx.runtime.session import Session
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.host import AnyEndpoint, Host
 from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.models.override import Override, override_of
 from sardonyx.serve.models.repository import Repository
 from sardonyx.serve.models.reshaping import Reshaping, reshape_inputs, reshaped_answer
 from sardonyx.serve.models.served import Served
@@ -32,11 +32,11 @@ from sardonyx.serve.operations.classification import classified
 from sardonyx.serve.operations.model_config import described_config
 from sardonyx.serve.operations.parameters import flag
 from sardonyx.serve.operations.private_answers import described_policy, make_noisy, released_outputs
+from sardonyx.serve.operations.settings import Settings
 from sardonyx.serve.operations.shared_memory import SharedMemory
-from sardonyx.serve.operations.worker_group import State, WorkerGroup
-from sardonyx.serve.protocol.datatypes import shortened
+from sardonyx.serve.operations.worker_group import Abandoned, State, WorkerGroup
 from sardonyx.serve.protocol.held_bytes import HeldBytes
-from sardonyx.serve.protocol.limits import Limits
+from sardonyx.serve.protocol.limits import MODEL_NAME, Limits
 from sardonyx.serve.protocol.requests import Answer, Cancellable, Done, InferRequest
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ EXTENSIONS = (
 
 _COLLECTED_EDITS = 32
 """Edits between two collections of earlier models: as many models as the history of a session keeps for undo."""
-
-_SETTING_KINDS = {bool: "true or false", int: "a number from 0 to 2³² - 1", str: "a text"}
 
 _log = logging.getLogger("sardonyx.serve")
 
@@ -136,14 +134,7 @@ class Service:
         self._loop = loop
         self._workers = ThreadPoolExecutor(2, "sardonyx-serve-control")
         self.traces = traces
-        self._trace_settings: dict[str, Any] = {
-            "trace_level": ["OFF" if traces is None else "TIMESTAMPS"], "trace_rate": "1",
-            "trace_mode": "opentelemetry",
-        }  # fmt: skip
-        self._log_settings: dict[str, Any] = {
-            "log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0,
-            "log_format": "default",
-        }  # fmt: skip
+        self._settings = Settings(traces)
 
     def _may_fuse(self, name: str) -> bool:
         """Return True if a model computes steps of ensembles without a request: no noise and no span is due."""
@@ -340,22 +331,48 @@ class Service:
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Load a model from the repository, or its files anew; answers continue meanwhile.
 
+        Args:
+            name: The name of the model.
+            parameters: With ``config``, a configuration in place of the repository's until the next load; with
+                ``file:…`` too, files in place of all files of the repository.
+
         Raises:
-            RequestError: Loading is off, the parameters replace files, or the model cannot be loaded.
+            RequestError: Loading is off, a parameter is invalid, or files are not accepted.
+            SardonyxError: The model cannot be loaded; the loaded one answers on.
         """
         repository = self._controlled(name)
-        for key in parameters or {}:
-            if key == "config" or key.startswith("file:"):
-                raise RequestError(
-                    "files of a request are refused.", kind="unsupported", where=key[:64],
-                    remedy="Change the repository, or use the weights and edit operations.",
-                )  # fmt: skip
+        override = override_of(parameters or {})
+        if override is not None and override.files:
+            self._require_files(name)
         if self.group is None:
-            await self._load(repository, name)
+            await self._load(repository, name, override)
         else:
-            await self.group.follow("load", name, {}, lambda: self._load(repository, name))
+            head, data = ({}, b"") if override is None else await self.in_worker(override.packed)
+            await self.group.follow("load", name, head, lambda: self._load(repository, name, override), data)
 
-    async def _load(self, repository: Repository, name: str) -> None:
+    def _require_files(self, name: str) -> None:
+        """Permit the files of a model in a request.
+
+        Raises:
+            RequestError: Edits are off: another model is more than an edit.
+        """
+        if self.options.control != "edit":
+            raise RequestError(
+                "files of a request are refused.", kind="unavailable", where=name[:64],
+                remedy="Start the server with --control edit.",
+            )  # fmt: skip
+        if not MODEL_NAME.fullmatch(name):
+            raise RequestError("expected letters, digits, '.', '_' and '-'.", where=name[:64])
+
+    async def _load(self, repository: Repository, name: str, override: Override | None = None) -> None:
+        before = await self.in_worker(lambda: repository.override(name, override))
+        try:
+            await self._load_files(repository, name)
+        except BaseException:
+            repository.restore(name, before)
+            raise
+
+    async def _load_files(self, repository: Repository, name: str) -> None:
         for part in await self.in_worker(lambda: repository.ordered([name])):
             if part != name and part not in repository.loaded:
                 self.host.put(part, await self.in_worker(functools.partial(repository.load, part)))
@@ -426,31 +443,55 @@ class Service:
         self.host.is_loading = False
 
     async def poll(self, seconds: float) -> None:
-        """Load changed models of the repository, every some seconds, for ever."""
+        """Load changed models of the repository, every some seconds, for ever.
+
+        Of several workers with changes by clients, one looks, and the others follow.
+        """
         repository = self._repository
         while repository is not None:
             await asyncio.sleep(seconds)
+            if self.group is not None and not self.group.leads():
+                continue
             try:
                 for name, load in await self.in_worker(lambda: list(repository.poll(seconds))):
-                    await self._take(name, load)
+                    await self._take_together(name, load)
             except (SardonyxError, OSError) as error:
                 _log.warning("the repository cannot be read: %s", error)
 
-    async def _take(self, name: str, load: Callable[[], list[Served]]) -> None:
+    async def _take_together(self, name: str, load: Callable[[], list[Served]]) -> None:
+        """Load or unload a model whose files have changed, in all workers."""
+        repository, group = self._repository, self.group
+        if group is None or repository is None:
+            await self._take(name, load)
+            return
+        override = repository.overridden(name)
+        head, data = ({}, b"") if override is None else await self.in_worker(override.packed)
+
+        async def own() -> None:
+            if not await self._take(name, load):
+                raise Abandoned
+
+        operation = "load" if name in await self.in_worker(repository.names) else "unload"
+        with contextlib.suppress(Abandoned):
+            await group.follow(operation, name, head, own, data)
+
+    async def _take(self, name: str, load: Callable[[], list[Served]]) -> bool:
+        """Load or unload a model whose files have changed; return False if it stays as it was, for a logged reason."""
         try:
             models = await self.in_worker(load)
         except (SardonyxError, OSError) as error:
             _log.error("model %s is not loaded: %s", name, error)
-            return
+            return False
         except Exception:
             _log.exception("internal: model %s is not loaded", name)
-            return
+            return False
         if self._repository is not None and name in self._repository.loaded:
             self.host.put(name, models)
             _log.info("model %s is loaded: versions %s", name, ", ".join(self.host.versions(name)))
         else:
             self.host.remove(name)
             _log.info("model %s is unloaded", name)
+        return True
 
     # Edits.
 
@@ -495,26 +536,39 @@ class Service:
         """
         return self.host.get(model, version).model.session
 
-    async def follow(self, operation: str, model: str, parameters: Mapping[str, Any]) -> None:
+    async def follow(self, operation: str, model: str, parameters: Mapping[str, Any], data: bytes) -> None:
         """Load or unload a model here, as another worker has done."""
         repository = self._controlled(model)
         if operation == "load":
-            await self._load(repository, model)
+            await self._load(repository, model, Override.unpacked(parameters, data) if parameters else None)
         else:
             await self._unload(repository, model, flag(parameters, "unload_dependents"))
 
     async def states(self) -> list[State]:
         """Return the state of all loaded versions, for a worker that begins."""
-        models = [endpoint.model for endpoint in self.host]
-        return [await self.in_worker(functools.partial(_state, model)) for model in models]
+        repository = self._repository
+        states = []
+        for endpoint in list(self.host):
+            state = await self.in_worker(functools.partial(_state, endpoint.model))
+            override = None if repository is None else repository.overridden(state.name)
+            if override is not None:
+                head, data = await self.in_worker(override.packed)
+                state = state._replace(override=head, files=data)
+            states.append(state)
+        return states
 
     async def take(self, states: Sequence[State]) -> None:
         """Load, replace and renumber models so that they have the states of another worker."""
         repository = self._repository
         names = {state.name for state in states}
         if repository is not None:
+            for state in states:
+                if state.override:
+                    override = Override.unpacked(state.override, state.files)
+                    await self.in_worker(functools.partial(repository.override, state.name, override))
+            overridden = {state.name for state in states if state.override}
             for name in await self.in_worker(lambda: repository.ordered(sorted(names))):
-                if name not in repository.loaded:
+                if name not in repository.loaded or name in overridden:
                     await self._take(name, functools.partial(repository.load, name))
             for name in repository.loaded - names:
                 await self._unload(repository, name, False)
@@ -547,58 +601,14 @@ class Service:
             raise RequestError("a setting would change in one worker of several.", kind="unsupported")
 
     def trace_settings(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the trace settings, after changes of some; None restores a setting's first value.
-
-        Raises:
-            RequestError: A setting is unknown, has an invalid value, or names a file; all settings stay as they are.
-        """
+        """Return the trace settings, after changes of some; see :meth:`.Settings.trace`."""
         self._require_one_process(changes)
-        settings = dict(self._trace_settings)
-        for key, value in (changes or {}).items():
-            if key not in settings:
-                raise RequestError(f"unknown trace setting {shortened(key)}.")
-            if key == "trace_mode" and value not in (None, settings[key]):
-                raise RequestError("the setting is fixed when the server starts.", kind="unsupported", where=key)
-            if key == "trace_level" and self.traces is None and _trace_value(key, value) != ["OFF"]:
-                raise RequestError(
-                    "traces are off.", kind="unsupported", where=key, remedy="Start the server with --trace."
-                )
-            settings[key] = _trace_value(key, value)
-        self._trace_settings = settings
-        if self.traces is not None:
-            self.traces.is_on = "TIMESTAMPS" in self._trace_settings["trace_level"]
-            self.traces.rate = max(1, int(self._trace_settings["trace_rate"]))
-        return dict(self._trace_settings)
+        return self._settings.trace(changes or {})
 
     def log_settings(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the log settings, after changes of some.
-
-        Raises:
-            RequestError: A setting is unknown, has another type, or names a file; all settings stay as they are.
-        """
+        """Return the log settings, after changes of some; see :meth:`.Settings.log`."""
         self._require_one_process(changes)
-        settings = dict(self._log_settings)
-        for key, value in (changes or {}).items():
-            if key not in settings:
-                raise RequestError(f"unknown log setting {shortened(key)}.")
-            current = settings[key]
-            if type(value) is not type(current) or (isinstance(value, int) and not 0 <= value < 2**32):
-                raise RequestError(f"expected {_SETTING_KINDS[type(current)]}, got {shortened(value)}.", where=key)
-            if key in ("log_file", "log_format") and value != current:
-                raise RequestError("the setting is fixed when the server starts.", kind="unsupported", where=key)
-            settings[key] = value
-        self._log_settings = settings
-        if changes:
-            self._apply_log_settings()
-        return dict(self._log_settings)
-
-    def _apply_log_settings(self) -> None:
-        settings = self._log_settings
-        levels = (
-            (settings["log_verbose_level"] > 0, "DEBUG"), (settings["log_info"], "INFO"),
-            (settings["log_warning"], "WARNING"), (settings["log_error"], "ERROR"),
-        )  # fmt: skip
-        _log.setLevel(next((level for is_on, level in levels if is_on), "CRITICAL"))
+        return self._settings.log(changes or {})
 
 
 def _state(model: Served) -> State:
@@ -629,19 +639,3 @@ def _reshaping(reshapings: Mapping[str, Reshaping], done: Done) -> Done:
         done(result)
 
     return reshaped
-
-
-def _trace_value(key: str, value: Any) -> Any:
-    if value is None:
-        return {"trace_level": ["OFF"], "trace_rate": "1"}.get(key, "opentelemetry")
-    if key == "trace_level":
-        levels = value if isinstance(value, list) else [value]
-        if not levels or not set(map(str, levels)) <= {"OFF", "TIMESTAMPS"}:
-            raise RequestError(f"expected OFF or TIMESTAMPS, got {shortened(value)}.", where=key)
-        return levels
-    if key == "trace_rate":
-        text = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
-        if not re.fullmatch(r"\d{1,9}", text):
-            raise RequestError(f"expected a number, got {shortened(value)}.", where=key)
-        return text
-    return value

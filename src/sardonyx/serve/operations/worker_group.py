@@ -66,12 +66,16 @@ class State(NamedTuple):
         version: The number of the version as text.
         revision: The number of the revision; -1 for an ensemble, which has the revisions of its models.
         model: The model; empty if it is that of the repository.
+        override: The configuration in place of the repository's, see :class:`.Override`; empty for none.
+        files: The files in place of the repository's.
     """
 
     name: str
     version: str
     revision: int
     model: bytes
+    override: Mapping[str, Any] = {}
+    files: bytes = b""
 
 
 class Member(Protocol):
@@ -83,7 +87,7 @@ class Member(Protocol):
     async def in_worker(self, work: Callable[[], Any]) -> Any:
         """Do slow work in another thread."""
 
-    async def follow(self, operation: str, model: str, parameters: Mapping[str, Any]) -> None:
+    async def follow(self, operation: str, model: str, parameters: Mapping[str, Any], data: bytes) -> None:
         """Load or unload a model here, as another worker has done."""
 
     async def states(self) -> list[State]:
@@ -115,6 +119,7 @@ class WorkerGroup:
         self._leave = leave
         self._own = folder / f"{uuid.uuid4().hex[:16]}.sock"
         self._turn = asyncio.Lock()
+        self._lead: int | None = None
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -136,6 +141,9 @@ class WorkerGroup:
 
     async def close(self) -> None:
         """Take part in no further change."""
+        if self._lead is not None:
+            os.close(self._lead)
+            self._lead = None
         if self._listener is not None:
             self._listener.close()
             self._own.unlink(missing_ok=True)
@@ -198,23 +206,45 @@ class WorkerGroup:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def leads(self) -> bool:
+        """Return True in one worker, which looks for changed files for all; in another once the first has ended."""
+        import fcntl  # Imported late: not on every system, as the workers themselves.
+
+        if self._lead is None:
+            descriptor = os.open(self._folder / "lead", os.O_CREAT | os.O_RDWR, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            self._lead = descriptor
+        return True
+
     async def follow(
-        self, operation: str, model: str, parameters: Mapping[str, Any], own: Callable[[], Awaitable[None]]
-    ) -> None:
+        self, operation: str, model: str, parameters: Mapping[str, Any], own: Callable[[], Awaitable[None]],
+        data: bytes = b"",
+    ) -> None:  # fmt: skip
         """Load or unload a model here, then in the other workers, one operation of the group at a time.
 
         A worker that fails is started anew, and takes the models of this one.
+
+        Args:
+            operation: ``"load"`` or ``"unload"``.
+            model: The name of the model.
+            parameters: Parameters of the operation for the other workers.
+            own: Makes the change here; an exception ends the operation.
+            data: Bytes of the parameters.
         """
-        await asyncio.shield(self._task(self._follow_own(operation, model, parameters, own)))
+        await asyncio.shield(self._task(self._follow_own(operation, model, parameters, own, data)))
 
     async def _follow_own(
-        self, operation: str, model: str, parameters: Mapping[str, Any], own: Callable[[], Awaitable[None]]
+        self, operation: str, model: str, parameters: Mapping[str, Any], own: Callable[[], Awaitable[None]], data: bytes
     ) -> None:
         message = encoded({"operation": operation, "model": model, "parameters": dict(parameters)})
         async with self._exclusive():
             await own()
             async with self._links() as links:
-                await asyncio.gather(*(_exchange(link, message) for link in links))
+                await asyncio.gather(*(_exchange(link, message, data) for link in links))
 
     @contextlib.asynccontextmanager
     async def _links(self) -> AsyncIterator[list[_Link]]:
@@ -264,9 +294,10 @@ class WorkerGroup:
         if "error" in head:
             raise ResourceError(f"another worker cannot hand over its models: {head['error']}")
         states, offset = [], 0
-        for name, version, revision, size in head["states"]:
-            states.append(State(name, version, revision, data[offset : offset + size]))
-            offset += size
+        for name, version, revision, size, override, files in head["states"]:
+            end = offset + size
+            states.append(State(name, version, revision, data[offset:end], override, data[end : end + files]))
+            offset = end + files
         return states
 
     # A worker that another one asked.
@@ -286,7 +317,7 @@ class WorkerGroup:
                 case "change":
                     await self._take_part(link, head, data)
                 case operation:
-                    await self._follow(link, operation, head)
+                    await self._follow(link, operation, head, data)
         except ConnectionError as error:
             _log.warning("another worker has gone: %s", error)
         except Exception:
@@ -301,12 +332,12 @@ class WorkerGroup:
         except Exception as error:
             await _send(link, encoded({"error": str(refusal(error)[0])}))
             return
-        parts = [[state.name, state.version, state.revision, len(state.model)] for state in states]
-        await _send(link, encoded({"states": parts}), b"".join(state.model for state in states))
+        parts = [[s.name, s.version, s.revision, len(s.model), s.override, len(s.files)] for s in states]
+        await _send(link, encoded({"states": parts}), b"".join(part for s in states for part in (s.model, s.files)))
 
-    async def _follow(self, link: _Link, operation: str, head: Mapping[str, Any]) -> None:
+    async def _follow(self, link: _Link, operation: str, head: Mapping[str, Any], data: bytes) -> None:
         try:
-            await self._member.follow(operation, head["model"], head["parameters"])
+            await self._member.follow(operation, head["model"], head["parameters"], data)
         finally:
             await _send(link, encoded({}))
 
