@@ -15,7 +15,7 @@ pytest.importorskip("httptools", reason="serving requires the extra serve: httpt
 
 from sardonyx.serve import Server
 from sardonyx.serve.security.tls import Tls
-from sardonyx.serve.security.tokens import Tokens, new_token
+from sardonyx.serve.security.tokens import Tokens, new_token, read_tokens
 from tests.cli.conftest import Run
 from tests.serve.models import save, session
 
@@ -69,6 +69,11 @@ def test_the_command_line_makes_tokens_and_refuses_contradictions(run: Run, tmp_
     before = signal.getsignal(signal.SIGINT)
     token = json.loads(run("serve", "--new-token", "infer,read", "--json").out)
     assert token["line"].endswith(" infer,read")
+    printed = run("serve", "--new-token", "infer,read")
+    (tmp_path / "tokens.txt").write_text(printed.out)
+    secret = printed.err.split()[-1]
+    assert secret not in printed.out
+    read_tokens(tmp_path / "tokens.txt").require(f"Bearer {secret}", "read")
     model = save("net", tmp_path / "net.onnx")
     for words in (
         ["--workers", "2", "--allow-client-shm"], ["--http", "0.0.0.0:0"],

@@ -97,7 +97,9 @@ def command(
         if as_json:
             print_json({"token": token, "line": line})
         else:
-            print_text(f"Token for clients: {token}\nLine for --token-file: {line}")
+            # The line may be appended to the file by the shell; the token is for the eyes of the user alone.
+            print(f"Token for clients: {token}", file=sys.stderr)
+            print_text(line)
         return
     if models is None:
         raise OptionError("expected a folder of models, or a model file.", where="models")
