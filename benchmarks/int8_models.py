@@ -105,7 +105,10 @@ def of_sardonyx(source: Path, feeds: list[suites.Feeds], path: Path, **options: 
     sardonyx.quantize(str(source), data, **options).save(path)
 
 
-def of_onnxruntime(source: Path, feeds: list[suites.Feeds], path: Path, activations: str, form: str) -> None:
+def of_onnxruntime(
+    source: Path, feeds: list[suites.Feeds], path: Path, activations: str, form: str, *, per_channel: bool = True,
+    reduce_range: bool = False,
+) -> None:  # fmt: skip
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -120,8 +123,8 @@ def of_onnxruntime(source: Path, feeds: list[suites.Feeds], path: Path, activati
     quant_pre_process(str(opset13(source, prepared)), str(prepared), skip_symbolic_shape=True)
     quantization.quantize_static(
         str(prepared), str(path), Reader(), quant_format=getattr(quantization.QuantFormat, form),
-        per_channel=True, activation_type=getattr(quantization.QuantType, activations),
-        weight_type=quantization.QuantType.QInt8,
+        per_channel=per_channel, reduce_range=reduce_range,
+        activation_type=getattr(quantization.QuantType, activations), weight_type=quantization.QuantType.QInt8,
     )  # fmt: skip
     prepared.unlink()
 
@@ -163,6 +166,9 @@ FORMS: dict[str, Callable[[Path, list[suites.Feeds], Path], None]] = {
     "ort-u8s8": lambda *p: of_onnxruntime(*p, "QUInt8", "QDQ"),
     "ort-s8s8": lambda *p: of_onnxruntime(*p, "QInt8", "QDQ"),
     "ort-qoperator": lambda *p: of_onnxruntime(*p, "QUInt8", "QOperator"),
+    "ort-tensor": lambda *p: of_onnxruntime(*p, "QUInt8", "QDQ", per_channel=False),
+    "ort-reduced": lambda *p: of_onnxruntime(*p, "QUInt8", "QDQ", reduce_range=True),
+    "ort-qoperator-tensor": lambda *p: of_onnxruntime(*p, "QInt8", "QOperator", per_channel=False),
     "ort-dynamic": dynamic_of_onnxruntime,
     "nncf": of_nncf,
 }

@@ -130,7 +130,7 @@ class Contraction:
             if schedule.form == "low_bits":
                 assert low is not None
                 matrix_b = LowBitPanels(w.pointer(_packed_codes(low, b.base, schedule)), low.form)
-                scratch = w.pointer(Scratch(scratch_bytes(schedule, k)))
+                scratch = w.pointer(Scratch(scratch_bytes(schedule, k, low.form)))
             else:
                 matrix_b = Packed(w.pointer(self._packed(schedule, k)), dtype_b)
         else:

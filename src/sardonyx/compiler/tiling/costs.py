@@ -71,6 +71,13 @@ Trades scratch memory and balance of threads for fewer conversions.
 Provenance: Sapphire Rapids, `python benchmarks/low_bits.py`.
 """
 
+DIGITS_SHARE_OF_L2 = 1 / 2
+"""Share of L2 that the digits of the rows of a work item take, which all panels of codes are multiplied with.
+
+Trades readings of digits from L3 for readings of the weights.
+Provenance: Zen 5 (busy), `python benchmarks/low_bits.py --rows 128 --size 2048`.
+"""
+
 LOW_BIT_PREFETCH_BYTES = 8192
 """Distance of prefetches of weights of few bits, into L2: the line fill buffers of L1 are too few for memory's latency.
 

@@ -21,7 +21,7 @@ from sardonyx.compiler.tiling.gemm_schedule import (
     is_narrow,
     refuse_matrix,
 )
-from sardonyx.compiler.tiling.low_bits import FEW_ROWS, chunk, panel_tiles_of, stays_low
+from sardonyx.compiler.tiling.low_bits import FEW_ROWS, chunk, digit_tile, multiplies_digits, panel_tiles_of, stays_low
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import BFLOAT16, FLOAT, is_float, numpy_dtype
 
@@ -187,13 +187,17 @@ def _choose_low_bits(problem: GemmProblem, low: LowBits, target: Target) -> Choi
     m, n, k = problem.m, problem.n, problem.k
     assert isinstance(n, int)
     assert isinstance(k, int)
-    tile = base
-    panel_tiles = panel_tiles_of(low, n, tile.vectors, tile.lanes, target)
-    if isinstance(m, int) and m > FEW_ROWS:
-        tile, panel_tiles = replace(base, rows=_fit_rows(m, base.rows)), 1
-    schedule = GemmSchedule(
-        "low_bits", tile, 1, chunk(low, tile.columns, target), costs.LOW_BIT_TILES_PER_ITEM, "none", panel_tiles
-    )
+    if multiplies_digits(target):
+        rows, tiles = digit_tile(low, m, k, target)
+        schedule = GemmSchedule("low_bits", replace(base, rows=rows), tiles_per_item=tiles)
+    else:
+        tile = base
+        panel_tiles = panel_tiles_of(low, n, tile.vectors, tile.lanes, target)
+        if isinstance(m, int) and m > FEW_ROWS:
+            tile, panel_tiles = replace(base, rows=_fit_rows(m, base.rows)), 1
+        schedule = GemmSchedule(
+            "low_bits", tile, 1, chunk(low, tile.columns, target), costs.LOW_BIT_TILES_PER_ITEM, "none", panel_tiles
+        )
     expanded = _choose_plain(replace(problem, low_bits=None), target)
     if stays_low(k, n, target):
         candidates = _Candidates(problem, target, schedule)

@@ -16,6 +16,7 @@ from sardonyx.compiler.llvm.vector_value import BITS
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.choice import require, take_fields
+from sardonyx.compiler.tiling.low_bits import multiplies_digits
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import BFLOAT16, FLOAT, FLOAT16, INT32, DType, is_float
 
@@ -179,7 +180,8 @@ class GemmSchedule:
         form: The kernel's form.
         tile: The register tile; of dot products only lanes and types count.
         gates: Gates whose columns alternate in a tile; 1 if the epilogue gets plain columns.
-        k_block: Steps of K that are done for all rows of a work item before the next block; 0 for all of K.
+        k_block: Steps of K that are done for all rows of a work item before the next block; 0 for all of K. Of
+            ``low_bits``, 0 means that digits of inputs are multiplied, so that codes are not converted to floats.
         tiles_per_item: Register tiles of rows in a work item.
         prefetch: The target of the inner loop's prefetches.
         panel_tiles: Register tiles of columns in a panel of weights of few bits, which few rows multiply at once.
@@ -290,7 +292,9 @@ class GemmSchedule:
             low = problem.low_bits
             require(low is not None, "low_bits takes weights of few bits.")
             assert low is not None
-            require(self.k_block > 0 and self.k_block % low.block == 0, f"expected k_block in blocks of {low.block}.")
+            by_digits = multiplies_digits(target)
+            require(by_digits == (self.k_block == 0), f"expected k_block {'0' if by_digits else 'above 0'}.")
+            require(self.k_block % low.block == 0, f"expected k_block in blocks of {low.block}.")
             require(tile.chains == 1, "low_bits takes one chain.")
         if self.form == "few_columns":
             n = problem.n

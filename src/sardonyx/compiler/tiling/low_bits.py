@@ -5,6 +5,7 @@ from __future__ import annotations
 from sardonyx.compiler.analysis.low_bit_weights import LowBits
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
+from sardonyx.core.dim import Size
 
 FEW_ROWS = 16
 """Most rows for which codes are converted in registers; with more rows, a part of a panel is converted in memory."""
@@ -17,6 +18,52 @@ MOST_VECTORS = 12
 
 ROW_COUNTS = (1, 4, MOST_ROWS)
 """Row counts with code of their own, where the number of rows is open."""
+
+
+DIGIT_LANES = 16
+"""Lanes of the vectors that multiply digits of inputs."""
+
+PART = 32
+"""Most steps of K whose inputs share a power of two, as integers of digits."""
+
+_TILE_ROWS = 4
+"""Most rows of a register tile of digits: sums of three digits by two vectors of columns are in 24 registers."""
+
+
+def multiplies_digits(target: Target) -> bool:
+    """Return True if the target adds four products of bytes in each of 16 lanes without saturation."""
+    return target.vector_bits == DIGIT_LANES * 32 and not target.saturates
+
+
+def part_words(form: LowBits) -> int:
+    """Return the words of the digits of a part of a row, and of 8 numbers after them."""
+    return -(-min(form.block, PART) // DIGIT_LANES) * DIGIT_LANES + 8
+
+
+def parts_of(form: LowBits, depth: int) -> int:
+    """Return the parts of a row of ``depth`` inputs; the last part of a block may be shorter."""
+    whole, rest = divmod(depth, form.block)
+    return whole * -(-form.block // PART) + -(-rest // PART)
+
+
+def digit_bytes(form: LowBits, depth: int) -> int:
+    """Return the bytes of the digits of a row."""
+    return parts_of(form, depth) * part_words(form) * 4
+
+
+def digit_tile(form: LowBits, m: Size, depth: int, target: Target) -> tuple[int, int]:
+    """Return the rows of a register tile of digits, and the tiles of a work item.
+
+    Args:
+        form: The storage of the weights.
+        m: Rows.
+        depth: K.
+        target: The processor.
+    """
+    rows = -(-m // -(-m // _TILE_ROWS)) if isinstance(m, int) and m else _TILE_ROWS
+    most = int(target.l2 * costs.DIGITS_SHARE_OF_L2) // (digit_bytes(form, depth) * rows)
+    tiles = max(1, min(most, costs.LOW_BIT_TILES_PER_ITEM // rows))
+    return rows, min(tiles, -(-m // rows)) if isinstance(m, int) and m else tiles
 
 
 def chunk(form: LowBits, columns: int, target: Target) -> int:

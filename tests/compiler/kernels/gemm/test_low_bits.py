@@ -13,6 +13,7 @@ from tests.core.programs import computed
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED, host
 from sardonyx.compiler.tiling.gemm_schedule import GemmSchedule
+from sardonyx.compiler.tiling.low_bits import multiplies_digits
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
@@ -93,14 +94,36 @@ def test_known_rows(rows: int) -> None:
     check(program, function, weights, rows)
 
 
-def test_many_rows_have_the_bits_of_a_product_by_floats() -> None:
+def expanded(weights: Weights, rows: int) -> Function:
+    """The product by the weights as float32."""
+    k, block = len(weights.codes), weights.block
+    codes = weights.codes - weights.zero.repeat(block, 0)[:k]  # type: ignore[union-attr]
+    floats = constant(codes.astype(np.float32) * weights.scale.repeat(block, 0)[:k], t.FLOAT)
+    return trace("expanded", lambda x: [matmul(x, floats)], [TensorType(t.FLOAT, (rows, k))])
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if not multiplies_digits(NAMED.get(name, host()))])
+def test_many_rows_have_the_bits_of_a_product_by_floats(target: str) -> None:
     weights = draw_weights(500, 300, 4, 32, zero=True, signed=True)
-    codes, scale = weights.codes - weights.zero.repeat(32, 0)[:500], weights.scale.repeat(32, 0)[:500]  # type: ignore[union-attr]
-    floats = constant(codes.astype(np.float32) * scale, t.FLOAT)
-    expanded = trace("expanded", lambda x: [matmul(x, floats)], [TensorType(t.FLOAT, (60, 500))])
     x = np.random.default_rng(0).standard_normal((60, 500), np.float32)
-    actual, expected = (compiled(function).run([x])[0] for function in (dequantized(weights, 60), expanded))
+    functions = dequantized(weights, 60), expanded(weights, 60)
+    actual, expected = (compiled(function, target).run([x])[0] for function in functions)
     np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 60])
+@pytest.mark.parametrize(("bits", "block"), [(2, 64), (4, 32), (4, 50), (8, 16), (8, 128)])
+def test_errors_are_at_most_those_of_a_product_by_floats(bits: int, block: int, rows: int) -> None:
+    weights = draw_weights(900, 300, bits, block, zero=True, signed=True)
+    x = np.random.default_rng(0).standard_normal((rows, 900), np.float32)
+    codes = weights.codes - weights.zero.repeat(block, 0)[:900]  # type: ignore[union-attr]
+    exact = x.astype(np.float64) @ (codes * weights.scale.repeat(block, 0)[:900].astype(np.float64))
+    errors = []
+    for function in (dequantized(weights, rows), expanded(weights, rows)):
+        program = compiled(function)
+        assert stays_low(program) == (not errors)
+        errors.append(np.sqrt(np.mean((program.run([x])[0] - exact) ** 2)))
+    assert errors[0] <= 1.1 * errors[1]
 
 
 @pytest.mark.parametrize("zero", [False, True])
@@ -127,29 +150,43 @@ def test_codes_of_zero_weights_give_zero(bits: int) -> None:
     assert actual[:, 1::2].all()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5, 12])
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_a_large_input_leaves_the_others_exact(bits: int) -> None:
+def test_a_large_input_leaves_the_others_exact(bits: int, rows: int) -> None:
     weights = draw_weights(300, 260, bits, 32, zero=False)
     weights.codes[::32] = 1 << (bits - 1)
-    function = n_bits(weights, 1)
-    x = np.random.default_rng(0).standard_normal((1, 300)).astype(np.float32)
-    x[:, ::32] = 3000
+    function = n_bits(weights, rows)
+    x = np.random.default_rng(0).standard_normal((rows, 300)).astype(np.float32)
+    x[::2, ::32] = 3000
     (actual,), (expected,) = compiled(function).run([x]), computed(function, [x])
     # The weights of the large inputs are 0: the bound is that of the others alone.
     bound = np.abs(x).astype(np.float64) @ weights.magnitude
     assert (np.abs(actual.astype(np.float64) - expected) <= 1e-6 * bound).all()
 
 
+@pytest.mark.parametrize("rows", [1, 6])
 @pytest.mark.parametrize("magnitude", [1e-40, 1e-30, 1e30, 1e34])
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_tiny_and_huge_inputs(bits: int, magnitude: float) -> None:
+def test_tiny_and_huge_inputs(bits: int, magnitude: float, rows: int) -> None:
     weights = draw_weights(300, 260, bits, 32, zero=True)
-    function = n_bits(weights, 1)
-    x = np.random.default_rng(0).standard_normal((1, 300)).astype(np.float32) * np.float32(magnitude)
+    function = n_bits(weights, rows)
+    x = np.random.default_rng(0).standard_normal((rows, 300)).astype(np.float32) * np.float32(magnitude)
     (actual,), (expected,) = compiled(function).run([x]), computed(function, [x])
     bound = np.abs(x).astype(np.float64) @ weights.magnitude
     # A product of denormal numbers is rounded to their distance, in the reference as in the kernel.
     assert (np.abs(actual.astype(np.float64) - expected) <= 1e-6 * bound + 300 * 2.0**-149).all()
+
+
+def test_rows_that_are_not_finite_leave_the_others_alone() -> None:
+    weights = draw_weights(600, 260, 4, 32, zero=True)
+    program = compiled(n_bits(weights))
+    x = np.random.default_rng(0).standard_normal((70, 600), np.float32)
+    (expected,) = program.run([x])
+    x[::9, 7] = np.nan
+    (actual,) = program.run([x])
+    assert np.isnan(actual[::9]).all()
+    others = np.arange(70) % 9 != 0
+    np.testing.assert_array_equal(actual[others], expected[others])
 
 
 def test_small_weights_are_expanded() -> None:

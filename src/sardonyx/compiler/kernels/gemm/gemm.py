@@ -14,11 +14,12 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sardonyx.compiler.analysis.low_bit_weights import LowBits
 from sardonyx.compiler.codegen.integer_dot import each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index, Kernel
 from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.gemv import Lines, dots, multiply_few_columns, multiply_one_row
-from sardonyx.compiler.kernels.gemm.input_digits import InputDigits, multiplies_digits
+from sardonyx.compiler.kernels.gemm.input_digits import InputDigits
 from sardonyx.compiler.kernels.gemm.low_bits import LowBitPanel
 from sardonyx.compiler.kernels.gemm.matrix import multiply_matrix
 from sardonyx.compiler.kernels.gemm.microkernel import accumulate, multiply_add, read
@@ -27,15 +28,25 @@ from sardonyx.compiler.kernels.gemm.packing import fill, pack
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.gemm_schedule import DOT_ROWS, GemmSchedule
-from sardonyx.compiler.tiling.low_bits import FEW_ROWS, MOST_ROWS, ROW_COUNTS
+from sardonyx.compiler.tiling.low_bits import FEW_ROWS, MOST_ROWS, ROW_COUNTS, digit_bytes
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import FLOAT, DType, numpy_dtype
 
 __all__ = ["LowBitPanels", "Matrix", "Operands", "Packed", "Serpentine", "gemm", "pack", "scratch_bytes"]
 
 
-def scratch_bytes(schedule: GemmSchedule, k: Size) -> Size:
-    """Return the bytes of scratch memory of a worker: one packed panel, or a block of K of converted weights."""
+def scratch_bytes(schedule: GemmSchedule, k: Size, low: LowBits | None = None) -> Size:
+    """Return the bytes of scratch memory of a worker: one packed panel, a block of K of converted weights, or digits.
+
+    Args:
+        schedule: The schedule.
+        k: Rows of B.
+        low: The storage of weights of few bits; None for others.
+    """
+    if schedule.form == "low_bits" and not schedule.k_block:
+        assert low is not None
+        assert isinstance(k, int)
+        return schedule.tiles_per_item * schedule.tile.rows * digit_bytes(low, k)
     depth = schedule.k_block if schedule.form == "low_bits" else k
     return depth * (schedule.tile.columns * schedule.tile.bytes)
 
@@ -150,7 +161,8 @@ class _Gemm:
         self.k_block = schedule.k_block
         self.tiles = schedule.tiles_per_item
         self.panel_columns = tile.columns * schedule.panel_tiles
-        rows = (self.tiles if self.k_block else 1) * tile.rows
+        self.splits_rows = bool(self.k_block) or isinstance(self.b, LowBitPanels)
+        rows = (self.tiles if self.splits_rows else 1) * tile.rows
         sums = max(rows * tile.columns, FEW_ROWS * self.panel_columns if schedule.panel_tiles > 1 else 0)
         self.finished = self.e.array(tile.element, sums)
         self.packed_panel = self.e.variable("i64", "-1")
@@ -238,17 +250,25 @@ class _Gemm:
         e, rows = self.e, self.tile.rows
         most = rows * self.tiles
         blocks = e.div(e.add(self.rows, most - 1), most)
-        if not self.k_block:
+        if not self.splits_rows:
             return most, blocks
         tiles, some = e.div(e.add(self.rows, rows - 1), rows), e.most(1, blocks)
         return e.mul(e.div(e.sub(e.add(tiles, some), 1), some), rows), blocks
 
     def _digits(self) -> InputDigits | None:
-        """Return room for the digits of a row that is multiplied with codes of few bits; None for other products."""
-        k = self.product.k
-        if not isinstance(self.b, LowBitPanels) or not isinstance(k, int) or not multiplies_digits(self.target):
+        """Return the digits of rows that are multiplied with codes of few bits; None for other products."""
+        k, product, tile = self.product.k, self.product, self.tile
+        if not isinstance(self.b, LowBitPanels) or self.k_block:
             return None
-        return InputDigits(self.e, self.b.form, k) if InputDigits.fits(self.b.form, k) else None
+        assert isinstance(k, int)
+        assert product.scratch is not None
+        e, room = self.e, scratch_bytes(self.schedule, k, self.b.form)
+
+        def load(line: str, at: str | int, mask: str | None) -> str:
+            return read(e, tile, self.a.dtype, line, Index(e.mul(at, self.a.column), self.a.column), tile.lanes, mask)
+
+        memory = e.address(product.scratch, "i8", e.mul("%worker", self.kernel.size(room)))
+        return InputDigits(e, self.b.form, k, memory, load)
 
     def _multiply_low_bits(
         self, b: LowBitPanels, operands: Operands, digits: InputDigits | None, panel: str | int, start: str | int,
@@ -260,8 +280,13 @@ class _Gemm:
         width = self.panel_columns
         start_of_panel = e.address(operands.b, "i32", e.mul(panel, b.form.blocks(k) * b.form.block_words(width)))
         wide = replace(tile, vectors=width // tile.lanes)
-        low = LowBitPanel(e, self.target, wide, b, start_of_panel, k, self.k_block, digits)
+        low = LowBitPanel(e, self.target, wide, b, start_of_panel, k, self.k_block)
         count = e.sub(end, start)
+
+        def by_digits(rows: int) -> None:
+            assert digits is not None
+            digits.write(lambda row: self._line(operands.a, e.add(start, row)), count, rows)
+            low.multiply_digits(digits, e.div(e.add(count, rows - 1), rows), rows, self.finished)
 
         def few(rows: int, first: str | int = 0) -> None:
             last = e.sub(count, 1)
@@ -271,9 +296,10 @@ class _Gemm:
             low.multiply_rows(self.a, [self._line(operands.a, e.add(start, number)) for number in numbers], sums)
 
         def finish() -> None:
-            with e.when(low.has_infinite(count, self.finished)), e.loop(0, count) as number:
+            with e.loop(0, count) as number:
                 sums = e.address(self.finished, tile.element, e.mul(number, width))
-                low.multiply_weights(self.a, self._line(operands.a, e.add(start, number)), sums)
+                with e.when(low.has_infinite(1, sums)):
+                    low.multiply_weights(self.a, self._line(operands.a, e.add(start, number)), sums)
             self._finish(operands.leading, start, count, column, left, width)
 
         def many() -> None:
@@ -302,7 +328,18 @@ class _Gemm:
                 choose(counts[1:])
                 next(branches, None)
 
-        if not isinstance(product.m, int):
+        if digits is not None:
+            if isinstance(product.m, int):
+                by_digits(tile.rows)
+            else:
+                with e.either(e.let(f"icmp eq i64 {count}, 1")) as branches:
+                    next(branches)
+                    by_digits(1)
+                    next(branches)
+                    by_digits(tile.rows)
+                    next(branches, None)
+            finish()
+        elif not isinstance(product.m, int):
             choose(ROW_COUNTS)
         elif product.m <= FEW_ROWS:
             rows = -(-product.m // -(-product.m // MOST_ROWS))
@@ -365,6 +402,8 @@ class _Gemm:
         e, tile = self.e, self.tile
         if isinstance(self.b, Matrix):
             return e.most(1, blocks)
+        if isinstance(self.b, LowBitPanels) and not self.k_block:
+            return 1  # The digits of one block of rows are in scratch memory.
         block_bytes = e.mul(e.most(1, self.depth), tile.rows * self.tiles * tile.bytes)
         return e.most(1, e.div(self.target.l2 // 2, block_bytes))
 

@@ -1,191 +1,242 @@
-"""Inputs of products by codes of few bits as integers of four signed bytes.
+"""Inputs of products by codes of few bits as integers of signed bytes.
 
-A block of a row is scaled by a power of two, so that the largest number is an integer of 29 or 30 bits, and rounded:
-numbers of more than 1/64 of the block's largest magnitude are exact, the error of others is at most 2**-30 of it, less
-than that of a float32 sum. Balanced digits of 8 bits are then multiplied with codes by instructions that add four
-products of bytes in a lane, exactly.
+A part of a row, at most :data:`PART` steps, is scaled by a power of two, so that its largest number is an integer of 22
+bits, and rounded. Balanced digits of 8 bits are then multiplied with codes by instructions that add four products of
+bytes in a lane, exactly, and the sums of the digits make one integer, or two of codes of 8 bits.
 
-A block with an element that is infinite or NaN has the factor NaN: its sums are no results.
+The error of an input is at most ``2**-22`` of the largest magnitude of its part, less than that of a float32 sum of
+numbers of like magnitudes. A part whose magnitudes add up to less than twice to four times the largest one is *uneven*:
+its products by the remainders, 7 bits more, are added too.
+
+A part with an element that is infinite or NaN has the factor NaN: its sums are no results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sardonyx.compiler.analysis.low_bit_weights import LowBits
 from sardonyx.compiler.codegen.requantize import nearest
 from sardonyx.compiler.llvm.ir_builder import Emitter, float_literal, splat, vector
 from sardonyx.compiler.llvm.vector_value import Vector
-from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.low_bits import DIGIT_LANES as LANES
+from sardonyx.compiler.tiling.low_bits import PART, part_words, parts_of
 
-LANES = 16
-_WORDS, _FLOATS = vector(LANES, "i32"), vector(LANES, "float")
+_WORDS, _FLOATS, _BYTES = vector(LANES, "i32"), vector(LANES, "float"), vector(4 * LANES, "i8")
 
-DIGITS = 4
+DIGITS = 3
+"""Digits of an integer, besides the remainder."""
 
-_NUMBERS = 3 + DIGITS
-"""Words of a block after the digits."""
+_BITS = 22
+"""Bits of the largest integer of a part: sums of 32 products by codes of 4 bits are within 32 bits."""
 
-_MOST_BYTES = 1 << 18
-"""Most bytes of the digits of a row."""
+_BALANCE = 0x00808080
+"""Half of the base of each digit: digits of an integer plus this are bytes, and less this signed bytes."""
 
-_UNROLLED = 4
-"""Vectors of a block whose passes are not loops."""
+_REMAINDER_BITS = 7
+"""Bits of a remainder: a signed byte."""
 
-Load = Callable[[str | int, str | None], str]
-"""Loads a vector of floats from a step of the block, in the lanes of a mask."""
+REMAINDER_UNIT = 2.0**-_REMAINDER_BITS
+"""The integer step of a remainder, in steps of the integers."""
 
+_EVEN = 1 << _BITS + 1
+"""Least sum of the integers' magnitudes of a part that needs no remainders."""
 
-def multiplies_digits(target: Target) -> bool:
-    """Return True if the target adds four products of bytes in each of 16 lanes without saturation."""
-    return target.vector_bits == 512 and not target.saturates
+_FACTOR, _INITIAL, _INITIAL_OF_HIGH, _INITIAL_OF_REST, _TOTAL, _UNEVEN = range(6)
+"""The words of a part after its digits."""
+
+Load = Callable[[str, str | int, str | None], str]
+"""Loads a vector of floats of a row, by its address, from a step of K, in the lanes of a mask."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """A block of the row.
+class Part:
+    """A part of a row.
 
     Attributes:
+        e: The IR builder.
         words: Address of the digits.
-        factors: Two scalar floats, powers of two: a sum of products by the integers times both is one by the inputs.
-        initial: The first sum of each digit, scalar ``i32``: less the sum of the digit times the middle of the codes.
-        total: The sum of the integers as a scalar float.
+        form: The storage of the codes.
     """
 
+    e: Emitter
     words: str
-    factors: tuple[str, str]
-    initial: tuple[str, ...]
-    total: str
+    form: LowBits
+
+    def digit(self, digit: int, row: int, shift: int) -> str:
+        """Return a digit of the inputs of a row of words and a shift, in every lane; digit 3 is the remainder."""
+        e = self.e
+        group, word = divmod(row * (8 // self.form.bits) + shift, LANES // 4)
+        at = (group * 4 + digit) * (LANES // 4) + word
+        return e.spread(e.load("i32", e.address(self.words, "i32", at), 4), LANES, "i32")
+
+    def _number(self, index: int, type: str) -> str:
+        at = part_words(self.form) - 8 + index
+        return self.e.load(type, self.e.address(self.words, "i32", at), 4)
+
+    @property
+    def factor(self) -> str:
+        """The power of two by which a sum of products by the integers is one by the inputs, in every lane."""
+        return self.e.spread(self._number(_FACTOR, "float"), LANES, "float")
+
+    @property
+    def total(self) -> str:
+        """The sum of the integers and remainders as floats, in every lane."""
+        return self.e.spread(self._number(_TOTAL, "float"), LANES, "float")
+
+    @property
+    def initial(self) -> str:
+        """The middle of the codes times the sum of the integers (of their two low digits, for bytes), negative."""
+        return self.e.spread(self._number(_INITIAL, "i32"), LANES, "i32")
+
+    @property
+    def initial_of_high(self) -> str:
+        """The middle of the codes times the sum of the highest digits, negative."""
+        return self.e.spread(self._number(_INITIAL_OF_HIGH, "i32"), LANES, "i32")
+
+    @property
+    def initial_of_rest(self) -> str:
+        """The middle of the codes times the sum of the remainders, negative."""
+        return self.e.spread(self._number(_INITIAL_OF_REST, "i32"), LANES, "i32")
+
+    @property
+    def uneven(self) -> str:
+        """An ``i32`` that is not 0 if the remainders count."""
+        return self._number(_UNEVEN, "i32")
+
+
+def each_part(e: Emitter, steps: int) -> Iterator[tuple[str | int, int]]:
+    """Yield the parts of a block of ``steps`` inputs, number and steps; parts of the same length are a loop."""
+    whole, rest = divmod(steps, PART)
+    if whole == 1:
+        yield 0, PART
+    elif whole:
+        with e.loop(0, whole) as number:
+            yield number, PART
+    if rest:
+        yield whole, rest
 
 
 class InputDigits:
-    """Emitter of the digits of a row, in memory on the stack.
+    """Emitter of the digits of the rows of a work item, in scratch memory.
 
-    The digits of the row that was written last stay for all panels that a thread multiplies. A word holds a digit of
-    the four inputs that are multiplied with the codes of four bytes at one shift. After the words of a block follow
-    its factors, first sums and total.
+    The digits that were written last stay for all panels that a thread multiplies. They are in the order of products:
+    [parts, tiles, rows of a tile, words of a part].
 
     Args:
-        e: The IR builder, outside of the loop over panels.
+        e: The IR builder, outside of the loop over work items.
         form: The storage of the codes.
         depth: The inputs of a row.
+        memory: Address of the scratch memory of the thread.
+        load: Loads inputs.
     """
 
-    def __init__(self, e: Emitter, form: LowBits, depth: int) -> None:
-        self.e, self.form, self.depth = e, form, depth
-        self.shifts = 8 // form.bits
-        self.plane = -(-form.block // LANES) * LANES // 4
-        self.memory = e.array("i32", form.blocks(depth) * self._words)
-        self.row = e.variable("i64", "0")
+    def __init__(self, e: Emitter, form: LowBits, depth: int, memory: str, load: Load) -> None:
+        self.e, self.form, self.depth, self.memory, self.load = e, form, depth, memory, load
+        self.first = e.variable("i64", "0")
 
-    @staticmethod
-    def fits(form: LowBits, depth: int) -> bool:
-        """Return True if the digits of a row take little of a thread's stack."""
-        return depth * DIGITS + form.blocks(depth) * 4 * (_NUMBERS + 12) <= _MOST_BYTES
-
-    @property
-    def _words(self) -> int:
-        return DIGITS * self.plane + _NUMBERS
-
-    def word(self, block: Block, digit: int, row: str | int, shift: int) -> str:
-        """Return a digit of the inputs of a row of words and a shift, in every lane."""
+    def part(self, number: str | int, tiles: str | int, tile: str | int, rows: int, row: str | int) -> Part:
+        """Return a part of a row of a tile, one of ``tiles`` tiles of ``rows`` rows."""
         e = self.e
-        at = e.add(e.mul(row, self.shifts), digit * self.plane + shift)
-        return e.spread(e.load("i32", e.address(block.words, "i32", at), 4), LANES, "i32")
+        at = e.add(e.mul(e.add(e.mul(number, tiles), tile), rows), row)
+        return Part(e, e.address(self.memory, "i32", e.mul(at, part_words(self.form))), self.form)
 
-    def block(self, number: str | int) -> Block:
-        """Return a block of the row that was written."""
-        words, e = self._block(number), self.e
-
-        def load(type: str, index: int) -> str:
-            return e.load(type, e.address(words, "i32", DIGITS * self.plane + index), 4)
-
-        initial = tuple(load("i32", 2 + digit) for digit in range(DIGITS))
-        return Block(words, (load("float", 0), load("float", 1)), initial, load("float", 2 + DIGITS))
-
-    def _block(self, number: str | int) -> str:
-        return self.e.address(self.memory, "i32", self.e.mul(number, self._words))
-
-    def write(self, line: str, load: Load) -> None:
-        """Emit the digits of a row, unless it is the row that was written last.
+    def write(self, line: Callable[[str | int], str], count: str | int, rows: int) -> None:
+        """Emit the digits of all rows of a work item, unless they were written last.
 
         Args:
-            line: Address of the row.
-            load: Loads inputs.
+            line: Emits the address of a row of the item.
+            count: Rows of the item; rows past them, in the last tile, repeat the last one.
+            rows: Rows of a tile.
         """
+        e, form = self.e, self.form
+        address = e.let(f"ptrtoint ptr {line(0)} to i64")
+        whole, rest = divmod(self.depth, form.block)
+        parts = parts_of(form, form.block)
+        with e.when(e.let(f"icmp ne i64 {address}, {self.first.get()}")):
+            self.first.set(address)
+            tiles, last = e.div(e.add(count, rows - 1), rows), e.sub(count, 1)
+            with e.loop(0, e.mul(tiles, rows)) as row:
+                source, tile, within = line(e.least(row, last)), e.div(row, rows), e.rem(row, rows)
+
+                def write_block(block: str | int, steps: int) -> None:
+                    number, first = e.mul(block, parts), e.mul(block, form.block)
+                    for begin, length in each_part(e, steps):
+                        part = self.part(e.add(number, begin), tiles, tile, rows, within)
+                        self._write_part(part.words, source, e.add(first, e.mul(begin, PART)), length)
+
+                with e.loop(0, whole) as block:
+                    write_block(block, form.block)
+                if rest:
+                    write_block(whole, rest)
+
+    def _write_part(self, words: str, line: str, first: str | int, steps: int) -> None:
         e = self.e
-        address = e.let(f"ptrtoint ptr {line} to i64")
-        with e.when(e.let(f"icmp ne i64 {address}, {self.row.get()}")):
-            self.row.set(address)
-            whole, rest = divmod(self.depth, self.form.block)
-            with e.loop(0, whole) as number:
-                self._write_block(number, self.form.block, load)
-            if rest:
-                self._write_block(whole, rest, load)
-
-    def _write_block(self, number: str | int, steps: int, load: Load) -> None:
-        e, words, first = self.e, self._block(number), self.e.mul(number, self.form.block)
-        largest = e.variable(_WORDS, "zeroinitializer")
-
-        def compare(start: str | int, mask: str | None) -> None:
-            bits = e.let(f"bitcast {_FLOATS} {load(e.add(first, start), mask)} to {_WORDS}")
+        starts = range(0, steps, LANES)
+        masks = [None if start + LANES <= steps else e.lanes_below(steps - start, LANES) for start in starts]
+        values = [self.load(line, e.add(first, start), mask) for start, mask in zip(starts, masks, strict=True)]
+        largest = ""
+        for value in values:
+            bits = e.let(f"bitcast {_FLOATS} {value} to {_WORDS}")
             magnitude = e.let(f"and {_WORDS} {bits}, {splat(str(0x7FFFFFFF), LANES, 'i32')}")
-            largest.set(e.call(_WORDS, "llvm.umax.v16i32", [(_WORDS, largest.get()), (_WORDS, magnitude)]))
-
-        self._visit(steps, compare)
-        bits = e.call("i32", "llvm.vector.reduce.umax.v16i32", [(_WORDS, largest.get())])
-        exponent = e.let(f"lshr i32 {bits}, 23")
-        # The largest magnitude is below 2**(exponent - 126), and below 2**30 times the two powers.
-        powers = e.let(f"sub i32 156, {exponent}")
+            pair = [(_WORDS, largest), (_WORDS, magnitude)]
+            largest = e.call(_WORDS, "llvm.umax.v16i32", pair) if largest else magnitude
+        exponent = e.let(f"lshr i32 {self._reduced('umax', largest)}, 23")
+        # The largest magnitude is below 2**(exponent - 126).
+        powers = e.let(f"sub i32 {126 + _BITS}, {exponent}")
         half = e.let(f"ashr i32 {powers}, 1")
-        parts = half, e.let(f"sub i32 {powers}, {half}")
-        scales = [e.spread(self._power(part), LANES, "float") for part in parts]
-        sums = [e.variable(_WORDS, "zeroinitializer") for _ in range(DIGITS)]
-
-        def split(start: str | int, mask: str | None) -> None:
-            value = load(e.add(first, start), mask)
+        halves = half, e.let(f"sub i32 {powers}, {half}")
+        scales = [e.spread(self._power(part), LANES, "float") for part in halves]
+        integers, remainders, highest = [], [], []
+        for index, value in enumerate(values):
+            scaled = value
             for scale in scales:
-                value = e.let(f"fmul {_FLOATS} {value}, {scale}")
-            rest = nearest(Vector(e, value, "float", LANES)).name
-            for digit, total in enumerate(sums):
-                bytes = e.let(f"trunc {_WORDS} {rest} to {vector(LANES, 'i8')}")
-                signed = e.let(f"sext {vector(LANES, 'i8')} {bytes} to {_WORDS}")
-                total.set(e.let(f"add {_WORDS} {total.get()}, {signed}"))
-                at = e.add(e.div(start, 4), digit * self.plane)
-                e.store(vector(LANES, "i8"), self._ordered(bytes), e.address(words, "i32", at), 4)
-                if digit < DIGITS - 1:
-                    above = e.let(f"sub {_WORDS} {rest}, {signed}")
-                    rest = e.let(f"ashr {_WORDS} {above}, {splat('8', LANES, 'i32')}")
-
-        self._visit(steps, split)
-        totals = [e.call("i32", "llvm.vector.reduce.add.v16i32", [(_WORDS, total.get())]) for total in sums]
-        whole = "0"
-        for digit, total in enumerate(totals):
-            wide = e.let(f"sext i32 {total} to i64")
-            whole = e.let(f"add i64 {whole}, {e.let(f'shl i64 {wide}, {8 * digit}')}")
-        inverse = [self._power(e.let(f"sub i32 0, {part}")) for part in parts]
+                scaled = e.let(f"fmul {_FLOATS} {scaled}, {scale}")
+            integer = nearest(Vector(e, scaled, "float", LANES)).name
+            rest = e.let(f"fsub {_FLOATS} {scaled}, {e.let(f'sitofp {_WORDS} {integer} to {_FLOATS}')}")
+            factor = splat(float_literal(float(1 << _REMAINDER_BITS), "float"), LANES, "float")
+            remainder = nearest(Vector(e, e.let(f"fmul {_FLOATS} {rest}, {factor}"), "float", LANES)).name
+            balance = splat(str(_BALANCE), LANES, "i32")
+            digits = e.let(f"xor {_WORDS} {e.let(f'add {_WORDS} {integer}, {balance}')}, {balance}")
+            above = e.let(f"shl {_WORDS} {remainder}, {splat('24', LANES, 'i32')}")
+            bytes = e.let(f"bitcast {_WORDS} {e.let(f'or {_WORDS} {digits}, {above}')} to {_BYTES}")
+            e.store(_BYTES, self._ordered(bytes), e.address(words, "i32", index * LANES), 4)
+            integers.append(integer)
+            remainders.append(remainder)
+            if self.form.bits == 8:
+                up = e.let(f"shl {_WORDS} {digits}, {splat('8', LANES, 'i32')}")
+                highest.append(e.let(f"ashr {_WORDS} {up}, {splat('24', LANES, 'i32')}"))
+        magnitudes = [e.call(_WORDS, "llvm.abs.v16i32", [(_WORDS, integer), ("i1", "false")]) for integer in integers]
+        sum, rest = self._sum(integers), self._sum(remainders)
+        # 0 less 1 is no small number: all zeros are even.
+        less = e.let(f"sub i32 {self._sum(magnitudes)}, 1")
+        uneven = e.let(f"zext i1 {e.let(f'icmp ult i32 {less}, {_EVEN - 1}')} to i32")
+        inverse = [self._power(e.let(f"sub i32 0, {part}")) for part in halves]
         is_finite = e.let(f"icmp ne i32 {exponent}, 255")
-        known = e.let(f"select i1 {is_finite}, float {inverse[1]}, float {float_literal(float('nan'), 'float')}")
+        whole = e.let(f"fmul float {inverse[0]}, {inverse[1]}")
+        factor = e.let(f"select i1 {is_finite}, float {whole}, float {float_literal(float('nan'), 'float')}")
+        step = float_literal(REMAINDER_UNIT, "float")
+        small = e.let(f"fmul float {e.let(f'sitofp i32 {rest} to float')}, {step}")
+        total = e.let(f"fadd float {e.let(f'sitofp i32 {sum} to float')}, {small}")
         middle = -(1 << self.form.bits - 1)
-        numbers = [("float", inverse[0]), ("float", known)]
-        # Codes are unsigned: the sum of inputs times the middle of their range is subtracted.
-        numbers += [("i32", e.let(f"mul i32 {one}, {middle}")) for one in totals]
-        numbers.append(("float", e.let(f"sitofp i64 {whole} to float")))
-        for index, (type, value) in enumerate(numbers):
-            e.store(type, value, e.address(words, "i32", DIGITS * self.plane + index), 4)
+        high = self._sum(highest) if highest else "0"
+        low = e.let(f"sub i32 {sum}, {e.let(f'shl i32 {high}, 16')}") if highest else sum
+        numbers = {_FACTOR: ("float", factor), _TOTAL: ("float", total), _UNEVEN: ("i32", uneven)}
+        for index, count in ((_INITIAL, low), (_INITIAL_OF_HIGH, high), (_INITIAL_OF_REST, rest)):
+            numbers[index] = ("i32", e.let(f"mul i32 {count}, {middle}"))
+        for index, (type, number) in numbers.items():
+            e.store(type, number, e.address(words, "i32", part_words(self.form) - 8 + index), 4)
 
-    def _visit(self, steps: int, body: Callable[[str | int, str | None], None]) -> None:
-        """Emit a pass over the block's vectors."""
-        whole = steps // LANES * LANES
-        if whole <= _UNROLLED * LANES:
-            for start in range(0, whole, LANES):
-                body(start, None)
-        else:
-            with self.e.loop(0, whole, LANES) as at:
-                body(at, None)
-        if whole < steps:
-            body(whole, self.e.lanes_below(steps - whole, LANES))
+    def _reduced(self, operation: str, value: str) -> str:
+        return self.e.call("i32", f"llvm.vector.reduce.{operation}.v16i32", [(_WORDS, value)])
+
+    def _sum(self, vectors: list[str]) -> str:
+        """Return the sum of all lanes of some vectors."""
+        total, *others = vectors
+        for other in others:
+            total = self.e.let(f"add {_WORDS} {total}, {other}")
+        return self._reduced("add", total)
 
     def _power(self, exponent: str) -> str:
         """Return a power of two as a float."""
@@ -194,13 +245,11 @@ class InputDigits:
         return e.let(f"bitcast i32 {e.let(f'shl i32 {biased}, 23')} to float")
 
     def _ordered(self, bytes: str) -> str:
-        """Return the digits of 16 inputs in the order of words: by rows of words, shifts and bytes."""
-        if self.shifts == 1:
-            return bytes
-        codes = self.form.codes_per_word
+        """Return the bytes of 16 inputs digit by digit, in the order of words, shifts and bytes."""
+        codes, shifts = self.form.codes_per_word, 8 // self.form.bits
         order = [
-            row * codes + byte * self.shifts + shift
-            for row in range(LANES // codes) for shift in range(self.shifts) for byte in range(4)
+            4 * (row * codes + byte * shifts + shift) + digit
+            for digit in range(4) for row in range(LANES // codes) for shift in range(shifts) for byte in range(4)
         ]  # fmt: skip
-        type, indices = vector(LANES, "i8"), ", ".join(f"i32 {index}" for index in order)
-        return self.e.let(f"shufflevector {type} {bytes}, {type} poison, {vector(LANES, 'i32')} <{indices}>")
+        indices = ", ".join(f"i32 {index}" for index in order)
+        return self.e.let(f"shufflevector {_BYTES} {bytes}, {_BYTES} poison, {vector(64, 'i32')} <{indices}>")

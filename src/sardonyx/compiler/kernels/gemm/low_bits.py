@@ -5,7 +5,7 @@ codes are converted in registers, and a block's sum of products is multiplied by
 alone. For more rows a part of a panel is converted in the scratch memory of the thread, ``(code - zero) * scale`` as in
 the reference, and multiplied as any panel of floats.
 
-Where four products of bytes are added in a lane (VNNI), a single row is multiplied as integers of four bytes
+Where four products of bytes are added in a lane (VNNI), any number of rows is multiplied as integers of three bytes
 (:mod:`.input_digits`), and masks alone convert codes. Without these, and without a permutation that looks up codes, a
 single row reads codes that are masked, not shifted: a float is the code times a power of two, and inputs are multiplied
 by its complement before. The sum of inputs times the middle of the range of codes is added up in the order of the
@@ -26,14 +26,14 @@ import numpy as np
 from sardonyx.compiler.analysis.low_bit_weights import WORD_BITS, LowBits
 from sardonyx.compiler.codegen.integer_dot import dot_add
 from sardonyx.compiler.codegen.kernel_builder import Index
-from sardonyx.compiler.kernels.gemm.input_digits import DIGITS, Block, InputDigits
+from sardonyx.compiler.kernels.gemm.input_digits import DIGITS, REMAINDER_UNIT, InputDigits, Part, each_part
 from sardonyx.compiler.kernels.gemm.microkernel import read
 from sardonyx.compiler.kernels.gemm.operands import LowBitPanels, Matrix
 from sardonyx.compiler.llvm.ir_builder import Emitter, Variable, float_literal, splat, vector
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.gemm_schedule import Tile
-from sardonyx.compiler.tiling.low_bits import looks_up
+from sardonyx.compiler.tiling.low_bits import PART, looks_up, parts_of
 from sardonyx.core.ir.types import FLOAT
 
 _SIGNS = {2: 0xAAAAAAAA, 4: 0x88888888, 8: 0x80808080}
@@ -42,11 +42,8 @@ _SIGNS = {2: 0xAAAAAAAA, 4: 0x88888888, 8: 0x80808080}
 _MOST_SUMS = {False: 12, True: 16}
 """Vectors of sums of a block that are in registers at a time, with 16 registers and with 32."""
 
-_UNROLLED_WORDS = 8
-"""Words of a block and column that are multiplied without a loop."""
-
-_MOST_VECTORS_OF_DIGITS = 6
-"""Vectors of columns whose sums of digits are in registers at a time, of 32."""
+_MOST_SUMS_OF_DIGITS = 24
+"""Vectors of sums of digits that are in registers at a time, of 32."""
 
 _MOST_VECTORS_OF_ROWS = {False: 2, True: 4}
 """Vectors of columns that several rows multiply at a time: words, masks and inputs need registers, too."""
@@ -105,13 +102,11 @@ class _Rows:
         a: The operand.
         lines: Addresses of the rows.
         scaled: Room for a block of the only row times powers of two, for masked codes; None for codes without powers.
-        digits: The digits of the only row; None if codes are converted to floats.
     """
 
     a: Matrix
     lines: Sequence[str]
     scaled: str | None
-    digits: InputDigits | None = None
 
 
 class LowBitPanel:
@@ -125,19 +120,16 @@ class LowBitPanel:
         pointer: Address of the panel.
         depth: K.
         chunk: Steps of K that are converted at a time.
-        digits: The digits of a single row; None if its codes are converted to floats.
     """
 
     def __init__(
-        self, e: Emitter, target: Target, tile: Tile, panels: LowBitPanels, pointer: str, depth: int, chunk: int,
-        digits: InputDigits | None = None,
+        self, e: Emitter, target: Target, tile: Tile, panels: LowBitPanels, pointer: str, depth: int, chunk: int
     ) -> None:  # fmt: skip
         self.e, self.tile, self.form, self.chunk = e, tile, panels.form, chunk
         self.pointer, self.depth = pointer, depth
         self.words, self.registers = vector(tile.lanes, "i32"), target.vector_registers
         self.whole, self.rest = divmod(depth, self.form.block)
         self.middle = 1 << (self.form.bits - 1)
-        self.digits = digits
         self.table: str | None = None
         if looks_up(self.form, target):
             # One permutation converts a code: it reads the lowest four bits of a lane.
@@ -216,16 +208,8 @@ class LowBitPanel:
         with e.loop(0, len(lines) * tile.columns, tile.lanes) as offset:
             at = e.address(sums, tile.element, offset)
             e.store(tile.type, "zeroinitializer", at, tile.bytes * tile.lanes)
-        if self.digits is not None and len(lines) == 1:
-            rows = _Rows(a, lines, None, self.digits)
-
-            def load(at: str | int, mask: str | None) -> str:
-                return read(e, tile, a.dtype, lines[0], Index(e.mul(at, a.column), a.column), tile.lanes, mask)
-
-            self.digits.write(lines[0], load)
-        else:
-            is_masked = self.table is None and len(lines) == 1
-            rows = _Rows(a, lines, e.array(tile.element, block) if is_masked else None)
+        is_masked = self.table is None and len(lines) == 1
+        rows = _Rows(a, lines, e.array(tile.element, block) if is_masked else None)
         with e.loop(0, self.whole) as number:
             self._add_block(rows, sums, number, block)
         if self.rest:
@@ -234,12 +218,6 @@ class LowBitPanel:
     def _add_block(self, rows: _Rows, sums: str, number: str | int, steps: int) -> None:
         """Emit the addition of a block's products, some vectors of columns at a time."""
         vectors, block, first = self.tile.vectors, self.block(number), self.e.mul(number, self.form.block)
-        if rows.digits is not None:
-            part = rows.digits.block(number)
-            group = max(count for count in range(1, _MOST_VECTORS_OF_DIGITS + 1) if vectors % count == 0)
-            for start in range(0, vectors, group):
-                self._add_columns_by_digits(rows.digits, part, sums, block, steps, range(start, start + group))
-            return
         most = max(1, _MOST_SUMS[self.registers >= 32] // len(rows.lines))
         if len(rows.lines) > 1:
             most = min(most, _MOST_VECTORS_OF_ROWS[self.registers >= 32])
@@ -248,56 +226,6 @@ class LowBitPanel:
             self._scale_inputs(rows, rows.scaled, first, steps)
         for start in range(0, self.tile.vectors, group):
             self._add_columns(rows, sums, block, first, steps, range(start, min(start + group, self.tile.vectors)))
-
-    def _add_columns_by_digits(
-        self, digits: InputDigits, part: Block, sums: str, block: str, steps: int, numbers: range
-    ) -> None:
-        """Emit the addition of a block's products by the digits of the only row, of some vectors of columns."""
-        e, tile, form = self.e, self.tile, self.form
-        partial = [
-            [e.variable(self.words, e.spread(initial, tile.lanes, "i32")) for _ in numbers] for initial in part.initial
-        ]
-        mask = splat(str(((1 << form.bits) - 1) * 0x01010101), tile.lanes, "i32")
-
-        def add_word(row: str | int) -> None:
-            if numbers.start == 0:
-                self._prefetch(block, row, costs.LOW_BIT_PREFETCH_BYTES, 0, tile.vectors)
-            for index, number in enumerate(numbers):
-                word = self._word(block, row, number)
-                for shift in range(8 // form.bits):
-                    codes = word
-                    if shift:
-                        amount = splat(str(shift * form.bits), tile.lanes, "i32")
-                        codes = e.let(f"lshr {self.words} {word}, {amount}")
-                    if form.bits < 8:
-                        codes = e.let(f"and {self.words} {codes}, {mask}")
-                    for digit in range(DIGITS):
-                        sum, x = partial[digit][index], digits.word(part, digit, row, shift)
-                        sum.set(dot_add(e, tile.lanes, 4, codes, x, sum.get(), saturates=False))
-
-        count = -(-steps // form.codes_per_word)
-        if count <= _UNROLLED_WORDS:
-            for row in range(count):
-                add_word(row)
-        else:
-            with e.loop(0, count) as at:
-                add_word(at)
-        for index, number in enumerate(numbers):
-            scale, zero = self._scale(block, number), self._zero(block, number)
-            value = ""
-            for digit in reversed(range(DIGITS)):
-                float = e.let(f"sitofp {self.words} {partial[digit][index].get()} to {tile.type}")
-                base = splat(float_literal(256.0, tile.element), tile.lanes, tile.element)
-                value = e.multiply_add(tile.type, value, base, float) if value else float
-            if zero is not None:
-                total = e.spread(part.total, tile.lanes, tile.element)
-                value = e.multiply_add(tile.type, e.let(f"fneg {tile.type} {zero}"), total, value)
-            first, second = (e.spread(factor, tile.lanes, tile.element) for factor in part.factors)
-            value = e.let(f"fmul {tile.type} {value}, {first}")
-            scaled = e.let(f"fmul {tile.type} {scale}, {second}")
-            at = e.address(sums, tile.element, number * tile.lanes)
-            before = e.load(tile.type, at, tile.bytes * tile.lanes)
-            e.store(tile.type, e.multiply_add(tile.type, scaled, value, before), at, tile.bytes * tile.lanes)
 
     @property
     def _shifts(self) -> list[int]:
@@ -431,6 +359,12 @@ class LowBitPanel:
         for offset in range(0, 4 * vectors * tile.lanes, costs.CACHE_LINE):
             e.prefetch(e.address(line, "i8", offset), level=2)
 
+    def _prefetch_numbers(self, block: str, ahead: int) -> None:
+        """Emit the prefetches of as many lines as a block's scales and zero points."""
+        e, words = self.e, self.form.code_words * self.tile.columns
+        for offset in range(words * 4, self.form.block_words(self.tile.columns) * 4, costs.CACHE_LINE):
+            e.prefetch(e.address(block, "i8", offset + ahead), level=2)
+
     def has_infinite(self, rows: str | int, sums: str) -> str:
         """Return an ``i1``: true if a sum of some rows is infinite or NaN."""
         e, tile = self.e, self.tile
@@ -464,6 +398,126 @@ class LowBitPanel:
                     at = e.address(sums, tile.element, vector_number * tile.lanes)
                     before = e.load(tile.type, at, tile.bytes * tile.lanes)
                     e.store(tile.type, e.multiply_add(tile.type, x, weight, before), at, tile.bytes * tile.lanes)
+
+    # Products of digits.
+
+    def multiply_digits(self, digits: InputDigits, tiles: str | int, rows: int, sums: str) -> None:
+        """Emit the product of register tiles of rows, as digits, by the panel.
+
+        All tiles multiply a part of a block, which is then in L1, before the next.
+
+        Args:
+            digits: The digits.
+            tiles: The number of tiles.
+            rows: Rows of a tile.
+            sums: Address of the results, [tiles * rows, columns].
+        """
+        e, tile, size = self.e, self.tile, self.form.block
+        with e.loop(0, e.mul(tiles, rows * tile.columns), tile.lanes) as offset:
+            e.store(tile.type, "zeroinitializer", e.address(sums, tile.element, offset), tile.bytes * tile.lanes)
+        parts = parts_of(self.form, size)
+
+        def add_block(number: str | int, steps: int) -> None:
+            block = self.block(number)
+            for begin, length in each_part(e, steps):
+                at = e.add(e.mul(number, parts), begin)
+                first_word = e.mul(begin, PART // self.form.codes_per_word)
+                with e.loop(0, tiles) as index:
+                    inputs = [digits.part(at, tiles, index, rows, row) for row in range(rows)]
+                    there = e.address(sums, tile.element, e.mul(index, rows * tile.columns))
+                    self._add_part(inputs, there, block, first_word, -(-length // self.form.codes_per_word))
+
+        with e.loop(0, self.whole) as number:
+            add_block(number, size)
+        if self.rest:
+            add_block(self.whole, self.rest)
+
+    def _add_part(self, inputs: Sequence[Part], sums: str, block: str, first_word: str | int, words: int) -> None:
+        """Emit the addition of the products of a part of a block, some vectors of columns at a time."""
+        e, tile = self.e, self.tile
+        most = max(1, _MOST_SUMS_OF_DIGITS // (DIGITS * len(inputs)))
+        group = max(count for count in range(1, most + 1) if tile.vectors % count == 0)
+        for start in range(0, tile.vectors, group):
+            numbers = range(start, start + group)
+            partial = self._dot_digits(inputs, block, first_word, words, numbers, range(DIGITS))
+            values = [[e.variable(tile.type, self._joined(part, line)) for line in zip(*some, strict=True)]
+                      for part, some in zip(inputs, partial, strict=True)]  # fmt: skip
+            uneven = inputs[0].uneven
+            for part in inputs[1:]:
+                uneven = e.let(f"or i32 {uneven}, {part.uneven}")
+            with e.when(e.let(f"icmp ne i32 {uneven}, 0")):
+                rests = self._dot_digits(inputs, block, first_word, words, numbers, range(DIGITS, DIGITS + 1))
+                for part, line, (rest,) in zip(inputs, values, rests, strict=True):
+                    for variable, sum in zip(line, rest, strict=True):
+                        variable.set(self._with_rest(variable.get(), part, sum))
+            for index, number in enumerate(numbers):
+                scale, zero = self._scale(block, number), self._zero(block, number)
+                for row, (part, line) in enumerate(zip(inputs, values, strict=True)):
+                    value = line[index].get()
+                    if zero is not None:
+                        value = e.multiply_add(tile.type, e.let(f"fneg {tile.type} {zero}"), part.total, value)
+                    value = e.let(f"fmul {tile.type} {value}, {part.factor}")
+                    at = e.address(sums, tile.element, row * tile.columns + number * tile.lanes)
+                    before = e.load(tile.type, at, tile.bytes * tile.lanes)
+                    e.store(tile.type, e.multiply_add(tile.type, scale, value, before), at, tile.bytes * tile.lanes)
+
+    def _dot_digits(
+        self, inputs: Sequence[Part], block: str, first_word: str | int, words: int, numbers: range, digits: range
+    ) -> list[list[list[str]]]:
+        """Return the sums of some digits' products by codes, by row, digit and vector of columns."""
+        e, bits = self.e, self.form.bits
+        mask = splat(str(((1 << bits) - 1) * 0x01010101), self.tile.lanes, "i32")
+        sums = [[["zeroinitializer" for _ in numbers] for _ in digits] for _ in inputs]
+        for row in range(words):
+            line = e.add(first_word, row)
+            if numbers.start == 0 and DIGITS not in digits:
+                # Prefetches are spread: a burst of a block's takes 1.2 times as long for one row.
+                self._prefetch(block, line, costs.LOW_BIT_PREFETCH_BYTES, 0, self.tile.vectors)
+                if row == 0:
+                    self._prefetch_numbers(block, costs.LOW_BIT_PREFETCH_BYTES)
+            loaded = [self._word(block, line, number) for number in numbers]
+            for shift in range(8 // bits):
+                codes = loaded
+                if shift:
+                    amount = splat(str(shift * bits), self.tile.lanes, "i32")
+                    codes = [e.let(f"lshr {self.words} {word}, {amount}") for word in codes]
+                if bits < 8:
+                    codes = [e.let(f"and {self.words} {word}, {mask}") for word in codes]
+                for part, some in zip(inputs, sums, strict=True):
+                    for digit, line_of_digit in zip(digits, some, strict=True):
+                        x = part.digit(digit, row, shift)
+                        line_of_digit[:] = [
+                            dot_add(e, self.tile.lanes, 4, code, x, sum, saturates=False)
+                            for code, sum in zip(codes, line_of_digit, strict=True)
+                        ]
+        return sums
+
+    def _joined(self, part: Part, digits: Sequence[str]) -> str:
+        """Return the sum of products by the integers as floats, less that of the middle of the codes."""
+        e, tile, words = self.e, self.tile, self.words
+        eight = splat("8", tile.lanes, "i32")
+        low, middle, high = digits
+
+        def shifted(value: str, lower: str) -> str:
+            return e.let(f"add {words} {e.let(f'shl {words} {value}, {eight}')}, {lower}")
+
+        def float(value: str, initial: str) -> str:
+            return e.let(f"sitofp {words} {e.let(f'add {words} {value}, {initial}')} to {tile.type}")
+
+        if self.form.bits < 8:
+            return float(shifted(shifted(high, middle), low), part.initial)
+        base = splat(float_literal(65536.0, tile.element), tile.lanes, tile.element)
+        above, below = float(high, part.initial_of_high), float(shifted(middle, low), part.initial)
+        return e.multiply_add(tile.type, above, base, below)
+
+    def _with_rest(self, value: str, part: Part, rest: str) -> str:
+        """Return a sum of products by the integers, plus that by the remainders."""
+        e, tile = self.e, self.tile
+        number = e.let(
+            f"sitofp {self.words} {e.let(f'add {self.words} {rest}, {part.initial_of_rest}')} to {tile.type}"
+        )
+        unit = splat(float_literal(REMAINDER_UNIT, tile.element), tile.lanes, tile.element)
+        return e.multiply_add(tile.type, number, unit, value)
 
     # Conversion for many rows.
 
