@@ -59,6 +59,11 @@ LINES = {
     "quantize m.onnx --target mars": (2, "--target: expected one of portable"),
     "compress m.onnx --data ok.npz --size 4XB": (2, "--size: expected a number with a unit"),
     "compress m.onnx --data nan.npz": (1, "data, sample 5, x: the sample holds NaN"),
+    "compress m.onnx --data ok.npz --report m.onnx": (2, "--report: 'm.onnx' is an input of the command"),
+    "compress m.onnx --data ok.npz --report ok.npz": (2, "--report: 'ok.npz' is an input of the command"),
+    "compress m.onnx --data ok.npz --state m.onnx": (2, "the state cannot be read or written"),
+    "compress m.onnx --data ok.npz --time 0": (2, "--time: expected more than 0"),
+    "optimize m.onnx --report m.onnx": (2, "--report: 'm.onnx' is an input of the command"),
     "compress m.onnx --data ok.npz --eval labels.npz --drop nan": (2, "--drop: expected a number of 0 or more"),
 }
 
@@ -108,6 +113,20 @@ def test_a_hostile_command_line_is_refused_by_name(
     assert message in " ".join(outcome.err.split())
     assert outcome.code == code
     assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["profile m.onnx --html", "profile m.onnx --trace", "info m.onnx --csv", "bench m.onnx --times", "run m.onnx -o"],
+)
+def test_a_report_does_not_replace_the_model(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(folder)
+    before = (folder / "m.onnx").read_bytes()
+    outcome = run(*line.split(), "m.onnx")
+    assert outcome.code == 2 and "is an input of the command" in " ".join(outcome.err.split())
+    assert (folder / "m.onnx").read_bytes() == before
 
 
 @pytest.mark.parametrize("line", ["cluster wrong.onnx", "factorize wrong.onnx --rank 0.3"])

@@ -17,6 +17,7 @@ from sardonyx.cli.output import (
     print_json,
     progress,
     read_inputs,
+    require_unread,
     write_csv,
 )
 from sardonyx.errors import MissingDependencyError, OptionError
@@ -76,6 +77,7 @@ def command(
     for path in (times, plot):
         if path is not None:
             require_writable(path)
+    require_unread((*models, inputs), {"times": times, "plot": plot})
     with progress("measuring", quiet=as_json):
         engines = names_in(against) if against else None
         results = list(

@@ -18,6 +18,7 @@ from sardonyx.cli.output import (
     print_json,
     report_written,
     require_distinct,
+    require_unread,
 )
 from sardonyx.compress.evidence import plain
 from sardonyx.compress.search import Budget, CompressionReport, compress
@@ -77,6 +78,7 @@ def command(
     if report is not None:
         require_writable(report)
         require_distinct({"output": output, "report": report})
+        require_unread((model, data, evaluation, preprocess), {"report": report})
     source = load(model)
     budget = Budget(drop=drop, sqnr=sqnr, latency=latency, size=size, memory=memory, energy=energy)
     options: dict[str, Any] = {"target": target, "measured": measure, "allow_slower": allow_slower}

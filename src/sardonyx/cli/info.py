@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from sardonyx.cli.output import AsJson, Sizes, console, parse_sizes, print_json, progress, report_written, write_csv
+from sardonyx.cli.output import (
+    AsJson,
+    Sizes,
+    console,
+    parse_sizes,
+    print_json,
+    progress,
+    report_written,
+    require_unread,
+    write_csv,
+)
 from sardonyx.core.dim import require_symbols
 from sardonyx.errors import OptionError
 from sardonyx.model import load, require_writable
@@ -53,6 +63,7 @@ def command(
         )
     if csv is not None:
         require_writable(csv)
+        require_unread(models, {"csv": csv})
     with progress("reading", quiet=as_json):
         of_models = zip(models, _assigned(models, sizes), strict=True)
         infos = [summary(model, sizes=assigned) for model, assigned in of_models]

@@ -23,6 +23,7 @@ from sardonyx.cli.output import (
     read_inputs,
     report_written,
     require_distinct,
+    require_unread,
 )
 from sardonyx.errors import EvaluationError, VerificationError
 from sardonyx.ops.operators_file import load_operators
@@ -82,6 +83,7 @@ def command(
     if report is not None:
         model_io.require_writable(report)
         require_distinct({"output": output, "report": report})
+        require_unread((model, inputs, *(operators or ())), {"report": report})
     shapes = parse_shapes(input_shape, "--input-shape")
     feeds = read_inputs(inputs)
     for file in operators or ():

@@ -114,6 +114,24 @@ def require_distinct(files: Mapping[str, Path | None]) -> None:
             raise OptionError(f"'{path}' is the file of --{other} too.", where=name, remedy="Name another file.")
 
 
+def require_unread(read: Iterable[Path | None], written: Mapping[str, Path | None]) -> None:
+    """Refuse a report, or another file that is no model, in place of a file that the command reads.
+
+    Args:
+        read: The paths of the model, the data and other inputs.
+        written: The paths by the name of the option; None for options that are not given.
+
+    Raises:
+        OptionError: An option names a file that is read.
+    """
+    inputs = {os.path.realpath(path) for path in read if path is not None}
+    for name, path in written.items():
+        if path is not None and os.path.realpath(path) in inputs:
+            raise OptionError(
+                f"'{path}' is an input of the command, and would be replaced.", where=name, remedy="Name another file."
+            )
+
+
 def discard_output() -> None:
     """Send standard output to nowhere, because its reader closed the pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

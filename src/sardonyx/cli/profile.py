@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, Sizes, console, parse_sizes, print_json, progress, read_inputs
+from sardonyx.cli.output import (
+    AsJson,
+    ModelPath,
+    Sizes,
+    console,
+    parse_sizes,
+    print_json,
+    progress,
+    read_inputs,
+    require_unread,
+)
 from sardonyx.errors import OptionError
 from sardonyx.model import require_writable
 from sardonyx.report.flame import flame, flame_table
@@ -63,6 +73,7 @@ def command(
     if inputs is not None and assigned:
         raise OptionError("the inputs determine the sizes", where="--sizes", remedy="Omit --sizes or --inputs.")
     _check(memory, plot, trace, html)
+    require_unread((model, inputs), {"plot": plot, "trace": trace, "html": html})
     with progress("compiling", quiet=as_json):
         session = Session(model, providers=provider or None, compile="wait", threads=threads)
     with progress("running", quiet=as_json):

@@ -20,6 +20,7 @@ from sardonyx.cli.output import (
     read_arrays,
     read_inputs,
     report_written,
+    require_unread,
     write_arrays,
 )
 from sardonyx.errors import OptionError
@@ -82,6 +83,7 @@ def command(
     for path in (output, save_inputs):
         if path is not None:
             require_writable(path)
+    require_unread((model, inputs), {"output": output, "save-inputs": save_inputs})
     expected = None if expect is None else read_arrays(expect, "out::")
     with progress("compiling", quiet=as_json):
         session = Session(model, providers=provider or None, compile="wait", threads=threads)
