@@ -78,8 +78,8 @@ def _fitted(build: Callable[[], Any], x: Any, y: Any) -> tuple[Any, tuple[Any] |
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         estimator = build()
-        # The types of a frame's columns, and catboost's categories, are known from example rows alone.
-        examples = (x,) if hasattr(x, "columns") else None
+        # The types of a frame's columns, catboost's categories, and keys that are hashed, are known from rows alone.
+        examples = (x,) if hasattr(x, "columns") or type(estimator).__name__ == "FeatureHasher" else None
         return (estimator.fit(x) if y is None else estimator.fit(x, y)), examples
 
 

@@ -67,6 +67,18 @@ CASES: dict[str, tuple[Callable[[], Any], Any, Any]] = {
     ),
     "lightgbm of linear leaves": (lambda: lightgbm("LGBMRegressor", linear_tree=True), HOLES, Y),
     "lightgbm of linear leaves by class": (lambda: lightgbm("LGBMClassifier", linear_tree=True), X, CLASSES),
+    "xgboost of margins": (lambda: xgboost("XGBClassifier", objective="binary:logitraw"), X, MARKS[:, 0]),
+    "xgboost of hazards": (lambda: xgboost("XGBRegressor", objective="survival:cox"), X, np.exp(Y / 20)),
+    "xgboost of classes alone": (
+        lambda: xgboost("XGBClassifier", objective="multi:softmax"),
+        X,
+        np.digitize(Y, [-2, 2]),
+    ),
+    "lightgbm of intensities": (
+        lambda: lightgbm("LGBMRegressor", objective="cross_entropy_lambda"),
+        X,
+        0.1 + 0.8 * MARKS[:, 0],
+    ),
     "xgboost of leaves with several values": (
         lambda: xgboost("XGBRegressor", multi_strategy="multi_output_tree", tree_method="hist"),
         X,

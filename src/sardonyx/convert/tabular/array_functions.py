@@ -19,7 +19,7 @@ from sardonyx.convert.tabular.arrays import (
     where,
 )
 from sardonyx.convert.tabular.indices import FIRST, LAST
-from sardonyx.convert.tabular.wide_functions import WIDE
+from sardonyx.convert.tabular.wide_functions import WIDE, horner
 from sardonyx.errors import UnsupportedError
 
 # Universal functions that ONNX lacks
@@ -400,10 +400,7 @@ def _close(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: 
 
 
 def _polynomial(coefficients: Any, x: Any) -> Any:
-    total: Any = _filled(x, 0.0, np.float64)
-    for coefficient in np.asarray(coefficients, np.float64):
-        total = total * x + float(coefficient)
-    return total
+    return horner(x, [_filled(x, 0.0, np.float64), *map(float, coefficients)])
 
 
 def _product(x: Any, y: Any) -> Any:

@@ -7,6 +7,7 @@ inputs by functions that require numbers: these are replaced while the function 
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from sardonyx.convert.tabular.array_functions import as_matrix, joined_along
 from sardonyx.convert.tabular.arrays import Array, concatenated, lifted
 from sardonyx.convert.tabular.frame_functions import cut, frame_of, joined_columns
 from sardonyx.convert.tabular.frames import Frame, Rows, Series
-from sardonyx.convert.tabular.methods import Table, number_matrix
+from sardonyx.convert.tabular.methods import Table, apply, number_matrix
 from sardonyx.errors import UnsupportedError
 
 _LOCK = threading.RLock()
@@ -48,6 +49,64 @@ def traced(function: Any, x: Any, options: Any, names: Sequence[Any] = ()) -> An
             return _traced(function, number_matrix(x).copy(), options)
         except UnsupportedError:
             raise refusal from None
+
+
+def traced_method(estimator: Any, name: str, x: Any) -> Any:
+    """Return the result of a method that a user's class defines, over an array or a table of the graph.
+
+    The method is called on a copy of the estimator, whose arrays may be indexed by arrays of the graph, and whose parts
+    are translated as estimators of their own.
+    """
+    copied = copy.copy(estimator)
+    for key, value in vars(estimator).items():
+        vars(copied)[key] = _of_graph(value)
+    return traced(getattr(type(estimator), name).__get__(copied), x, {}, x.names)
+
+
+TRACED = ("transform", "predict", "predict_proba", "decision_function", "score_samples")
+"""Methods of users' classes that are called with arrays of the graph."""
+
+
+class _Indexed(np.ndarray):
+    """A fitted array that an array of the graph may index."""
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, Array):
+            return key.constant(np.asarray(self), object if self.dtype.kind in "US" else self.dtype).rows(key)
+        return super().__getitem__(key)
+
+
+class _Part:
+    """A fitted estimator inside of a user's, which is translated where it is called with an array of the graph."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.__dict__["_estimator"] = estimator
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self.__dict__["_estimator"], name)
+        if name not in TRACED:
+            return member
+
+        def call(x: Any, *arguments: Any, **options: Any) -> Any:
+            value = x.table() if isinstance(x, Frame) else x
+            if not isinstance(value, (Array, Table)):
+                return member(x, *arguments, **options)
+            return apply(name, self.__dict__["_estimator"], value)
+
+        return call
+
+
+def _of_graph(value: Any) -> Any:
+    """Return an attribute of an estimator for methods that are called with arrays of the graph."""
+    if type(value) is np.ndarray:
+        return value.view(_Indexed)
+    if hasattr(value, "fit") and any(hasattr(value, name) for name in TRACED) and not isinstance(value, type):
+        return _Part(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(_of_graph, value))
+    if type(value) is dict:
+        return {key: _of_graph(one) for key, one in value.items()}
+    return value
 
 
 def frame_of_rows(x: Any, names: Sequence[Any]) -> Frame:
@@ -88,6 +147,8 @@ def _functions_of_arrays(names: dict[str, Any]) -> Iterator[None]:
     fills = {"zeros": 0, "ones": 1, "empty": 0}
     functions |= {name: _filling(getattr(np, name), fill) for name, fill in fills.items()}
     functions |= {"full": _full(np.full), "c_": _Columns(np.c_)}
+    functions |= {name: _indexed(getattr(np, name)) for name in ("eye", "identity", "arange", "linspace")}
+    functions |= {name: _over_list(getattr(np, name)) for name in _OVER_LISTS}
     checks = {
         name: _checked(value)
         for name, value in names.items()
@@ -168,11 +229,47 @@ def _conversion(original: Callable[..., Any], copies: bool) -> Callable[..., Any
             value = [one.array if isinstance(one, Series) else one for one in value]
             value = joined_along(0, *value)
         if not isinstance(value, Array):
-            return original(value, dtype, *rest, **options)
+            return _of_graph(original(value, dtype, *rest, **options))
         result = value if dtype is None else value.cast(dtype)
         return result.copy() if copies or result is not value else result
 
     return convert
+
+
+_OVER_LISTS = (
+    "mean",
+    "sum",
+    "prod",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "any",
+    "all",
+    "argmax",
+    "argmin",
+    "average",
+    "std",
+    "var",
+)
+"""Functions of numpy that accept a list of arrays as one array, and then find none that overrides them."""
+
+
+def _over_list(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(value: Any, *rest: Any, **options: Any) -> Any:
+        is_of_graph = isinstance(value, (list, tuple)) and any(isinstance(one, (Array, Series)) for one in value)
+        return original(np.asarray(value) if is_of_graph else value, *rest, **options)
+
+    return call
+
+
+def _indexed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose result an array of the graph may index."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return _of_graph(original(*arguments, **options))
+
+    return call
 
 
 def _expanded(shape: Any, fill: Any, dtype: Any) -> Any:

@@ -68,6 +68,9 @@ _BINARY = {
     np.bitwise_or: "Or",
 }
 
+TIMED: list[Callable[[np.ufunc, Sequence[Any]], Any]] = []
+"""The function that computes universal functions of dates and durations, registered by :mod:`.dates`."""
+
 _LOGIC = frozenset((np.logical_and, np.logical_or, np.logical_xor))
 """Functions whose operands are truth values, whatever their types are."""
 
@@ -127,6 +130,8 @@ class Array(NDArrayOperatorsMixin):
         return out[0]
 
     def _computed(self, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
+        if any(isinstance(one, Array) and one.dtype.kind in "mM" for one in inputs):
+            return TIMED[0](ufunc, inputs)
         if ufunc in COMPOSED:
             return COMPOSED[ufunc](*inputs)
         if ufunc in _UNARY:
@@ -201,6 +206,8 @@ class Array(NDArrayOperatorsMixin):
         target = np.dtype(dtype)
         if target == self.dtype:
             return self
+        if self.dtype.kind in "mM":
+            return Array(self.builder, self.value, np.int64).cast(target)
         kind = ir.DataType.STRING if target.kind == "O" else ir.DataType.from_numpy(target)
         return self.node("Cast", dtype=target, to=kind)
 
@@ -476,6 +483,9 @@ def count(array: Array, axis: Any) -> Any:
 def common_type(operands: Sequence[Any]) -> np.dtype[Any]:
     """Return the element type of a binary operation; Python numbers adopt the arrays' type where possible."""
     arrays = [np.asarray(o).dtype if not isinstance(o, Array) else o.dtype for o in operands]
+    dates = [o.dtype for o in operands if isinstance(o, Array) and o.dtype.kind in "mM"]
+    if dates:
+        return dates[0]
     if any(dtype.kind in "OUS" for dtype in arrays):
         return np.dtype(object)
     weak = [isinstance(o, (int, float)) and not isinstance(o, bool) for o in operands]
@@ -492,7 +502,8 @@ def lifted(builder: GraphBuilder, operand: Any, dtype: np.dtype[Any]) -> Array:
         return operand.cast(dtype)
     if hasattr(operand, "toarray"):
         operand = operand.toarray()
-    return Array(builder, builder.constant(np.asarray(operand).astype(dtype)), dtype)
+    constant = np.asarray(operand).astype(dtype)
+    return Array(builder, builder.constant(constant.astype(np.int64) if dtype.kind in "mM" else constant), dtype)
 
 
 def where(condition: Any, yes: Any = None, no: Any = None) -> Any:

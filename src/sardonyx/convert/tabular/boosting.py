@@ -183,7 +183,7 @@ def _xgboost_linear(booster: dict[str, Any], learner: dict[str, Any], x: Any) ->
 
 def _base_margin(text: str, objective: str) -> Any:
     base = np.asarray(json.loads(text) if text.startswith("[") else [float(text)], np.float64)
-    if objective in ("binary:logistic", "reg:logistic", "binary:logitraw"):
+    if objective in ("binary:logistic", "reg:logistic"):
         return np.log(base / (1 - base))
     if objective.startswith(("count:", "reg:gamma", "reg:tweedie", "survival:cox", "survival:aft")):
         return np.log(base)
@@ -196,7 +196,7 @@ def xgboost_regression(estimator: Any, x: Any) -> Array:
     margin, objective, _ = _xgboost_margin(estimator, x)
     if objective in ("reg:logistic", "binary:logistic"):
         margin = sigmoid(margin)
-    elif objective.startswith(("count:", "reg:gamma", "reg:tweedie")):
+    elif objective.startswith(("count:", "reg:gamma", "reg:tweedie", "survival:")):
         margin = np.exp(margin)
     elif not objective.startswith(("reg:", "rank:", "binary:logitraw")):
         raise UnsupportedError(f"objective {objective} has no translation", where="XGBRegressor")
@@ -217,6 +217,8 @@ def _xgboost_proba(estimator: Any, x: Any) -> Array:
         return sigmoid(margin)
     if objective in ("binary:logistic", "reg:logistic"):
         return two_columns(sigmoid(margin))
+    if objective == "binary:logitraw":
+        return two_columns(margin)
     if objective == "binary:hinge":
         return two_columns(np.greater(margin, 0.0).cast(np.float64))
     raise UnsupportedError(f"probabilities of objective {objective}", where="XGBClassifier")
@@ -238,7 +240,9 @@ def xgboost_labels(estimator: Any, x: Any) -> Array:
     classes = np.asarray(estimator.classes_)
     if len(classes) == 2:
         return labels(classes, (share.columns(1) > 0.5).cast(np.int64))
-    return labels(classes, share.argmax(1))
+    result = labels(classes, share.argmax(1))
+    # The objective gives the class itself, which the library has in 32 bits.
+    return result.cast(np.int32) if estimator.objective == "multi:softmax" else result
 
 
 # catboost
@@ -249,7 +253,14 @@ def _catboost_model(estimator: Any) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="sardonyx-catboost-") as folder:
         path = Path(folder) / "model.json"
-        estimator.save_model(str(path), format="json")
+        try:
+            estimator.save_model(str(path), format="json")
+        except Exception as error:  # catboost raises a class of its native module.
+            raise UnsupportedError(
+                f"catboost does not write the model's trees: {str(error).rpartition(': ')[2][:200]}",
+                where=type(estimator).__name__,
+                remedy="Use CountVectorizer or TfidfVectorizer for texts, ahead of the model.",
+            ) from error
         result: dict[str, Any] = json.loads(path.read_text())
         return result
 

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sardonyx.convert.tabular import records
 from sardonyx.convert.tabular.categories import frame_categories
 from sardonyx.convert.tabular.composition import column_indices
+from sardonyx.convert.tabular.dates import date_type, has_missing
 from sardonyx.errors import OptionError
 
-TEXT, NUMBER = "text", "number"
+TEXT, NUMBER, DATE = "text", "number", "date"
 """Kinds of columns."""
 
 _ROWS = (5, 1, 7)
@@ -34,6 +36,9 @@ class Columns:
         categories: The categories of columns of a data frame of pandas' type `category`.
         missing: Missing values of columns of texts by the texts that stand for them: ``nan`` and ``None``.
         known: Categories of columns that catboost knows by their hashes, from example rows.
+        dates: Element types of columns of dates, with their earliest and latest example.
+        form: The form of rows that are not of one length, of :mod:`.records`; empty for rows of a matrix or frame.
+        reader: The part of the estimator that reads such rows.
     """
 
     kinds: tuple[str, ...]
@@ -43,11 +48,32 @@ class Columns:
     categories: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     missing: Mapping[str, Any] = field(default_factory=dict)
     known: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    dates: Mapping[int, tuple[np.dtype[Any], int, int]] = field(default_factory=dict)
+    form: str = ""
+    reader: Any = None
 
     @property
     def is_mixed(self) -> bool:
         """True if columns are inputs of their own."""
-        return len(set(self.kinds)) > 1
+        return len(set(self.kinds)) > 1 or DATE in self.kinds
+
+    @property
+    def has_missing_dates(self) -> bool:
+        """True if example dates are missing."""
+        return any(has_missing(dtype) for dtype, _, _ in self.dates.values())
+
+    def element_type(self, index: int) -> np.dtype[Any]:
+        """Return the element type of an input, as arrays of the graph have it."""
+        kind = self.kinds[index]
+        return np.dtype(object) if kind == TEXT else self.dates[index][0] if kind == DATE else np.dtype(self.number)
+
+    def sizes(self) -> list[int | str]:
+        """Return the sizes of an input."""
+        if self.form == records.BAGS:
+            return ["batch", "labels"]
+        if self.is_vector:
+            return ["batch"]
+        return ["batch", 1 if self.is_mixed else len(self.kinds)]
 
     def input_names(self) -> list[str]:
         """Return the names of the model's inputs."""
@@ -57,15 +83,27 @@ class Columns:
 
     def feeds(self, rows: Any) -> dict[str, Any]:
         """Return rows (an array, a data frame or a sequence) as feeds of the model."""
+        if self.form == records.BAGS:
+            return {"X": records.padded(rows, self.kinds[0] == TEXT)}
+        if self.form == records.MAPPINGS:
+            pairs = zip(self.names, self.kinds, strict=True)
+            parts = [records.column(rows, name, kind == TEXT, self.number) for name, kind in pairs]
+            return dict(zip(self.input_names(), parts, strict=True)) if self.is_mixed else {"X": np.hstack(parts)}
         if self.is_mixed:
-            columns = [_column(rows, i) for i in range(len(self.kinds))]
-            return {
-                name: (self._texts(column) if kind == TEXT else np.asarray(column, self.number)).reshape(-1, 1)
-                for name, column, kind in zip(self.input_names(), columns, self.kinds, strict=True)
-            }
+            columns = [self._elements(_column(rows, i), i) for i in range(len(self.kinds))]
+            return {name: column.reshape(-1, 1) for name, column in zip(self.input_names(), columns, strict=True)}
         array = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
         array = self._texts(array) if self.kinds[0] == TEXT else array.astype(self.number)
         return {"X": array.reshape(-1) if self.is_vector else array}
+
+    def _elements(self, column: Any, index: int) -> npt.NDArray[Any]:
+        """Return a column as texts, numbers, or whole numbers of ticks of dates."""
+        if self.kinds[index] == TEXT:
+            return self._texts(column)
+        if self.kinds[index] == DATE:
+            array = np.asarray(column)
+            return array.astype(self.dates[index][0]).astype(np.int64) if array.dtype.kind == "M" else array.astype(int)
+        return np.asarray(column, self.number)
 
     def _texts(self, values: Any) -> npt.NDArray[Any]:
         """Return values as texts; missing ones are ``nan`` or ``None``."""
@@ -84,6 +122,10 @@ class Columns:
     def rows(self, feeds: Mapping[str, Any]) -> Any:
         """Return feeds as the estimator accepts them."""
         arrays = [np.asarray(feeds[name]) for name in self.input_names()]
+        if self.form == records.BAGS:
+            return records.bags(arrays[0], self.reader)
+        if self.form == records.MAPPINGS:
+            return records.mappings(arrays if self.is_mixed else list(arrays[0].T), self.names)
         if self.missing:
             pairs = zip(arrays, self.kinds, strict=False)
             arrays = [self._source_values(array) if kind == TEXT else array for array, kind in pairs]
@@ -106,6 +148,8 @@ class Columns:
             for i, (name, kind) in enumerate(zip(self.names, self.kinds, strict=True)):
                 if kind == NUMBER:
                     frame[name] = frame[name].astype(np.int64 if i in self.known else self.number)
+                if kind == DATE:
+                    frame[name] = frame[name].to_numpy().astype(np.int64).astype(self.dates[i][0])
         for i, categories in self.categories.items():
             values = frame[self.names[i]]
             known = values.where(values.isin(list(categories)), None)
@@ -127,6 +171,8 @@ def columns_of(estimator: Any, example: Any) -> Columns:
     Raises:
         OptionError: The estimator is not fitted, or its columns are not known.
     """
+    if (reader := records.reader_of(estimator)) is not None:
+        return _columns_of_records(reader, example)
     names = tuple(str(name) for name in getattr(estimator, "feature_names_in_", ()))
     missing = missing_texts(estimator)
     categories = next((known for part in parts_of(estimator) if (known := frame_categories(part))), {})
@@ -143,6 +189,15 @@ def columns_of(estimator: Any, example: Any) -> Columns:
             remedy="Fit the estimator, or give example rows.",
         )
     return Columns(tuple(kinds), () if is_vector else names, is_vector, categories=categories, missing=missing)
+
+
+def _columns_of_records(reader: Any, example: Any) -> Columns:
+    form = records.form_of(reader)
+    if form == records.BAGS:
+        return Columns((TEXT if records.has_texts(reader, example) else NUMBER,), form=form, reader=reader)
+    keys = records.keys_of(reader, example)
+    kinds = tuple(TEXT if is_text else NUMBER for is_text in keys.values())
+    return Columns(kinds, tuple(keys), form=form, reader=reader)
 
 
 def _known(estimator: Any, example: Any, columns: Columns) -> dict[int, list[Any]]:
@@ -175,7 +230,14 @@ def _columns_of_example(example: Any, names: tuple[str, ...]) -> Columns:
         kinds = [
             NUMBER if np.asarray(example.iloc[:, i]).dtype.kind in "fiub" else TEXT for i in range(example.shape[1])
         ]
-        return Columns(tuple(kinds), names or tuple(str(name) for name in example.columns))
+        dates = {}
+        for i in range(example.shape[1]):
+            values = np.asarray(example.iloc[:, i])
+            if values.dtype.kind == "M":
+                kinds[i] = DATE
+                known = values[~np.isnat(values)].astype(np.int64) if not np.isnat(values).all() else np.zeros(1, int)
+                dates[i] = (date_type(values), int(known.min()), int(known.max()))
+        return Columns(tuple(kinds), names or tuple(str(name) for name in example.columns), dates=dates)
     array = np.asarray(example)
     if array.ndim == 1:
         return Columns((NUMBER if array.dtype.kind in "fiub" else TEXT,), (), True)
@@ -281,6 +343,9 @@ def number_type(estimator: Any) -> np.dtype[Any]:
 
 def examples(estimator: Any, columns: Columns) -> Sequence[Mapping[str, Any]]:
     """Return feeds of several row counts, with known categories, words of vocabularies, missing values."""
+    if columns.form:
+        keys = {name: kind == TEXT for name, kind in zip(columns.names, columns.kinds, strict=False)}
+        return [columns.feeds(rows) for rows in records.examples(columns.reader, columns.form, keys, None)]
     known: list[Any] = []
     for part in parts_of(estimator):
         known += [v for values in getattr(part, "categories_", ()) for v in values if isinstance(v, str)]
@@ -295,6 +360,9 @@ def examples(estimator: Any, columns: Columns) -> Sequence[Mapping[str, Any]]:
         for i, kind in enumerate(columns.kinds):
             if i in columns.known:
                 table[:, i] = generator.choice(np.array(columns.known[i], object), rows)
+            elif kind == DATE:
+                _, low, high = columns.dates[i]
+                table[:, i] = generator.integers(low, high + 1, rows)
             elif kind == TEXT:
                 words = known or _WORDS
                 length = 6 if columns.is_vector and any(hasattr(p, "vocabulary_") for p in parts_of(estimator)) else 1

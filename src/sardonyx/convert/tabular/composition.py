@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.convert.tabular.array_tracing import traced
+from sardonyx.convert.tabular.array_tracing import TRACED, traced, traced_method
 from sardonyx.convert.tabular.arrays import Array, concatenated
-from sardonyx.convert.tabular.methods import Table, apply, method
+from sardonyx.convert.tabular.methods import Table, apply, element_class, method
 from sardonyx.errors import UnsupportedError
 
 
@@ -88,7 +88,7 @@ def joined(parts: list[Any]) -> Any:
         flat += part.parts if isinstance(part, Table) else [part]
     if not flat:
         raise UnsupportedError("a transformer without columns has no translation")
-    if len({part.dtype == object for part in flat}) == 1:
+    if len({element_class(part.dtype) for part in flat}) == 1:
         return concatenated(flat, axis=1)
     widths = [part.sizes()[1] for part in flat]
     if None in widths:
@@ -130,9 +130,9 @@ def members_predictions(estimator: Any, x: Any) -> Any:
     raise UnsupportedError("member predictions as features", where=type(estimator).__name__)
 
 
-@method("transform", "object")
-def custom_transform(estimator: Any, x: Any) -> Any:
-    """Translate a user's own transformer by calling its ``transform`` with an array of the graph."""
-    if type(estimator).__module__.partition(".")[0] in ("sklearn", "xgboost", "lightgbm", "catboost"):
-        raise UnsupportedError("the class has no translation", where=f"{type(estimator).__qualname__}.transform")
-    return traced(type(estimator).transform.__get__(estimator), x, {}, x.names)
+for _name in TRACED:
+
+    def _own_method(estimator: Any, x: Any, name: str = _name) -> Any:
+        return traced_method(estimator, name, x)
+
+    method(_name, "object")(_own_method)

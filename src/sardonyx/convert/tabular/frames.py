@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.convert.tabular.arrays import Array, concatenated, lifted, where
+from sardonyx.convert.tabular.dates import DateParts
 from sardonyx.convert.tabular.frame_elements import Elements, equals, is_missing, raw
-from sardonyx.convert.tabular.methods import Table
+from sardonyx.convert.tabular.methods import Table, element_class
 from sardonyx.errors import UnsupportedError
 
 _ALONG_COLUMNS = {"sum": "nansum", "mean": "nanmean", "max": "nanmax", "min": "nanmin", "prod": "nanprod"}
@@ -46,6 +47,11 @@ class Series(Elements):
     def values(self) -> Array:
         """The elements as an array."""
         return self.array
+
+    @property
+    def dt(self) -> DateParts:
+        """Parts of dates and durations."""
+        return DateParts(self.array, lambda array: Series(array, self.name))
 
     @property
     def str(self) -> Texts:
@@ -374,8 +380,8 @@ class Frame(Elements):
         Raises:
             UnsupportedError: Some columns are texts and others numbers.
         """
-        if len({column.dtype == object for column in self._columns.values()}) != 1:
-            raise UnsupportedError("texts and numbers in one array have no translation")
+        if len({element_class(column.dtype) for column in self._columns.values()}) != 1:
+            raise UnsupportedError("texts, dates and numbers in one array have no translation")
         return concatenated([column.reshape(-1, 1) for column in self._columns.values()], axis=1)
 
     def to_numpy(self, *_: Any, **__: Any) -> Array:
@@ -388,7 +394,7 @@ class Frame(Elements):
 
     def table(self) -> Array | Table:
         """Return the frame as a step's input: a matrix if all columns are numbers or all are texts."""
-        if len({column.dtype == object for column in self._columns.values()}) == 1:
+        if len({element_class(column.dtype) for column in self._columns.values()}) == 1:
             return self.matrix()
         parts = [column.reshape(-1, 1) for column in self._columns.values()]
         return Table(parts, [1] * len(parts), [str(name) for name in self._columns])

@@ -28,12 +28,13 @@ from sardonyx.convert.tabular import (
     neighbourhoods,
     preprocessing,
     projections,
+    sparse_coding,
     text,
     trees,
 )
 from sardonyx.convert.tabular.arrays import IR_VERSION, OPSETS, Array
 from sardonyx.convert.tabular.columns import TEXT, Columns, columns_of, examples, number_type, parts_of
-from sardonyx.convert.tabular.methods import Table, apply
+from sardonyx.convert.tabular.methods import Table, apply, required_translation
 from sardonyx.errors import (
     ConversionError,
     EvaluationError,
@@ -57,6 +58,7 @@ FAMILIES = (
     neighbourhoods,
     preprocessing,
     projections,
+    sparse_coding,
     text,
     trees,
 )
@@ -117,6 +119,8 @@ def _loaded(source: str | os.PathLike[str], options: Options) -> Any:
 
 def _example(options: Options) -> Any:
     rows = options.examples
+    if isinstance(rows, list) and rows and all(isinstance(row, Mapping) for row in rows):
+        return rows  # Rows that are dictionaries, not one argument each.
     if isinstance(rows, Mapping):
         return next(iter(rows.values())) if len(rows) == 1 else None
     return rows[0] if len(rows) else None
@@ -130,7 +134,9 @@ def result_names(estimator: Any) -> list[tuple[str, str]]:
     is_detector = hasattr(estimator, "score_samples") and hasattr(estimator, "offset_")
     is_cluster = any(hasattr(estimator, name) for name in ("cluster_centers_", "subcluster_centers_", "labels_"))
     names = [("label" if is_classifier or is_detector or is_cluster else "prediction", "predict")]
-    if hasattr(estimator, "predict_proba"):
+    # Gaussian processes of pairs of classes have the method, which always fails.
+    is_of_pairs = getattr(estimator, "multi_class", None) == "one_vs_one" and hasattr(estimator, "base_estimator_")
+    if hasattr(estimator, "predict_proba") and not (is_of_pairs and len(estimator.classes_) > 2):
         names.append(("probabilities", "predict_proba"))
     elif hasattr(estimator, "decision_function"):
         names.append(("scores", "decision_function"))
@@ -139,11 +145,13 @@ def result_names(estimator: Any) -> list[tuple[str, str]]:
 
 def _read(estimator: Any, options: Options) -> Imported:
     example = _example(options)
+    results = result_names(estimator)
+    for _, method in results:
+        required_translation(method, estimator)
     columns = replace(columns_of(estimator, example), number=number_type(estimator))
     builder = GraphBuilder(Names())
     inputs, x = _inputs(builder, columns)
     outputs: list[ir.Value] = []
-    results = result_names(estimator)
     for name, method in results:
         value = apply(method, estimator, x)
         for i, part in enumerate(value if isinstance(value, list) else [value]):
@@ -171,11 +179,25 @@ def _read(estimator: Any, options: Options) -> Imported:
     calls = tuple(Call(type(part).__name__, "converted") for part in parts_of(estimator))
     return Imported(
         model,
-        lambda arrays: answers(estimator, columns, results, arrays),
-        sizes={"batch": Size(len(next(iter(feeds[0].values()))) if feeds else 5)},
+        lambda arrays: _as_declared(answers(estimator, columns, results, arrays), columns, outputs),
+        sizes=_sizes(columns, trials[0]),
         examples=tuple(trials),
         calls=calls,
     )
+
+
+def _as_declared(results: Answers, columns: Columns, outputs: Sequence[ir.Value]) -> Answers:
+    """Return answers in the model's types: pandas gives parts of dates as integers where no date is missing."""
+    if not columns.has_missing_dates:
+        return results
+    is_float = {str(value.name): value.dtype == ir.DataType.DOUBLE for value in outputs}
+    return {n: a.astype(np.float64) if is_float[n] and a.dtype.kind in "iu" else a for n, a in results.items()}
+
+
+def _sizes(columns: Columns, feeds: Feeds) -> dict[str, Size]:
+    """Return the open sizes with their values in feeds."""
+    shape = np.shape(next(iter(feeds.values())))
+    return {str(name): Size(int(size)) for name, size in zip(columns.sizes(), shape, strict=True) if name != size}
 
 
 def _accepted(
@@ -205,13 +227,13 @@ def _accepted(
 def _inputs(builder: GraphBuilder, columns: Columns) -> tuple[list[ir.Value], Any]:
     """Return the graph's inputs, and the estimator's input over them."""
     values, arrays = [], []
-    for name, kind in zip(columns.input_names(), columns.kinds, strict=False):
-        sizes: list[int | str] = (
-            ["batch"] if columns.is_vector else ["batch", 1 if columns.is_mixed else len(columns.kinds)]
+    for i, name in enumerate(columns.input_names()):
+        dtype = columns.element_type(i)
+        element = _data_type(dtype)
+        values.append(
+            ir.Value(name=builder.names.fresh(name), shape=ir.Shape(columns.sizes()), type=ir.TensorType(element))
         )
-        element = ir.DataType.STRING if kind == TEXT else ir.DataType.from_numpy(np.dtype(columns.number))
-        values.append(ir.Value(name=builder.names.fresh(name), shape=ir.Shape(sizes), type=ir.TensorType(element)))
-        arrays.append(Array(builder, values[-1], object if kind == TEXT else columns.number))
+        arrays.append(Array(builder, values[-1], dtype))
     if columns.is_mixed:
         table = Table(arrays, [1] * len(arrays), columns.names)
         table.known = columns.known
@@ -220,13 +242,21 @@ def _inputs(builder: GraphBuilder, columns: Columns) -> tuple[list[ir.Value], An
     return values, arrays[0]
 
 
+def _data_type(dtype: np.dtype[Any]) -> ir.DataType:
+    """Return the element type of a value; dates are whole numbers of ticks."""
+    if dtype.kind in "mM":
+        return ir.DataType.INT64
+    return ir.DataType.STRING if dtype.kind == "O" else ir.DataType.from_numpy(dtype)
+
+
 def _output(builder: GraphBuilder, array: Array | Table, name: str) -> ir.Value:
     if isinstance(array, Table):
         raise UnsupportedError("texts and numbers in one result have no translation", where=name)
+    if array.dtype.kind in "mM":
+        raise UnsupportedError("dates in the result have no translation", where=name)
     value = builder.node("Identity", array.value)
     value.name = name
-    kind = ir.DataType.STRING if array.dtype == object else ir.DataType.from_numpy(array.dtype)
-    value.type = ir.TensorType(kind)
+    value.type = ir.TensorType(_data_type(array.dtype))
     return value
 
 

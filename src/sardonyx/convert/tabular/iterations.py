@@ -47,7 +47,7 @@ def repeated(most: int, states: Sequence[Array], body: Body) -> list[Array]:
     return [Array(outer, value, state.dtype) for value, state in zip(after, states, strict=True)]
 
 
-def _filled(x: Array, columns: int, number: float) -> Array:
+def filled(x: Array, columns: int, number: float) -> Array:
     """Return a matrix of one number, with as many rows as another."""
     rows = x.node("Shape", dtype=np.int64, start=0, end=1)
     shape = rows.node("Concat", rows.constant([columns], np.int64), dtype=np.int64, axis=0)
@@ -84,7 +84,7 @@ def factorized(estimator: Any, x: Any) -> Array:
         again = (first > 0.0) & (violation > first * float(estimator.tol))
         return again, [concatenated(columns, axis=1), first]
 
-    return repeated(int(estimator.max_iter), [_filled(value, count, 0.0), value.constant(-1.0)], body)[0]
+    return repeated(int(estimator.max_iter), [filled(value, count, 0.0), value.constant(-1.0)], body)[0]
 
 
 @method("transform", "MiniBatchNMF")
@@ -110,7 +110,7 @@ def factorized_in_batches(estimator: Any, x: Any) -> Array:
         again = np.sqrt((change * change).sum()) > size * float(max(estimator.tol, 0.0))
         return again if estimator.tol > 0 else np.logical_or(again, True), [after]
 
-    return repeated(int(estimator._transform_max_iter), [_filled(value, len(h), 1.0) * mean], body)[0]
+    return repeated(int(estimator._transform_max_iter), [filled(value, len(h), 1.0) * mean], body)[0]
 
 
 def _limited(count: int, subject: str) -> int:
@@ -145,8 +145,8 @@ def topics(estimator: Any, x: Any) -> Array:
         still = is_active & (change >= tolerance)
         return still.any(), [distribution, expected, still]
 
-    start = _filled(counts, len(words), 1.0)
-    states = [start, expectation(start), _filled(counts, 1, 1.0) > 0.0]
+    start = filled(counts, len(words), 1.0)
+    states = [start, expectation(start), filled(counts, 1, 1.0) > 0.0]
     result = repeated(int(estimator.max_doc_update_iter), states, body)[0]
     return result / result.sum(1, keepdims=True)
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sardonyx.convert.graph_builder import GraphBuilder
 from sardonyx.convert.tabular.arrays import Array, concatenated, sigmoid, where
 from sardonyx.convert.tabular.linear import normalized, two_columns
-from sardonyx.convert.tabular.methods import labels, method, number_matrix
+from sardonyx.convert.tabular.methods import apply, labels, method, number_matrix
 from sardonyx.convert.tabular.wide_functions import erf
 from sardonyx.errors import UnsupportedError
 
@@ -278,31 +278,37 @@ def _prior_variance(function: Any, x: Array) -> Any:
     return (x * 0.0).sum(1) + value
 
 
+@method("predict_proba", "_BinaryGaussianProcessClassifierLaplace")
+def laplace_proba(estimator: Any, x: Any) -> Array:
+    """Translate the Laplace approximation of two classes."""
+    return two_columns(_laplace_proba(estimator, number_matrix(x)))
+
+
+@method("predict", "_BinaryGaussianProcessClassifierLaplace")
+def laplace_labels(estimator: Any, x: Any) -> Array:
+    """Translate labels by the sign of the latent mean."""
+    cross = covariance(estimator.kernel_, number_matrix(x), estimator.X_train_)
+    mean = (cross @ (estimator.y_train_ - estimator.pi_).reshape(-1, 1)).ravel()
+    return labels(estimator.classes_, (mean > 0.0).cast(np.int64))
+
+
 @method("predict_proba", "GaussianProcessClassifier")
 def gaussian_proba(estimator: Any, x: Any) -> Array:
-    """Translate the Laplace approximation, each class against the rest."""
-    features = number_matrix(x)
+    """Translate the probabilities of two classes, or of each class against the rest."""
     base = estimator.base_estimator_
     if len(estimator.classes_) == 2:
-        return two_columns(_laplace_proba(base, features))
-    if estimator.multi_class != "one_vs_rest":
-        raise UnsupportedError("multi_class='one_vs_one'", where="GaussianProcessClassifier.predict_proba")
-    parts = [_laplace_proba(one, features).reshape(-1, 1) for one in base.estimators_]
+        return laplace_proba(base, x)
+    parts = [_laplace_proba(one, number_matrix(x)).reshape(-1, 1) for one in base.estimators_]
     return normalized(concatenated(parts, axis=1))
 
 
 @method("predict", "GaussianProcessClassifier")
 def gaussian_labels(estimator: Any, x: Any) -> Array:
-    """Translate labels by the sign of the latent mean, or by the greatest probability."""
-    features = number_matrix(x)
+    """Translate labels of two classes, of the greatest probability, or of pairs of classes."""
     base = estimator.base_estimator_
-    if len(estimator.classes_) == 2:
-        cross = covariance(base.kernel_, features, base.X_train_)
-        mean = (cross @ (base.y_train_ - base.pi_).reshape(-1, 1)).ravel()
-        return labels(estimator.classes_, (mean > 0.0).cast(np.int64))
-    if estimator.multi_class != "one_vs_rest":
-        raise UnsupportedError("multi_class='one_vs_one'", where="GaussianProcessClassifier.predict")
-    parts = [_laplace_proba(one, features).reshape(-1, 1) for one in base.estimators_]
+    if len(estimator.classes_) == 2 or estimator.multi_class == "one_vs_one":
+        return apply("predict", base, x)  # The classes of the inner classifier are those of the outer one.
+    parts = [_laplace_proba(one, number_matrix(x)).reshape(-1, 1) for one in base.estimators_]
     return labels(estimator.classes_, concatenated(parts, axis=1).argmax(1))
 
 

@@ -159,19 +159,27 @@ def _option(objective: str, name: str, default: float) -> float:
     return default
 
 
+def _answer(raw: Array, objective: str) -> Array:
+    """Return raw predictions under the transformation of an objective of one number for each row."""
+    name, *options = objective.split(" ")
+    if name in ("poisson", "gamma", "tweedie"):
+        return np.exp(raw)
+    if "sqrt" in options:
+        return np.sign(raw) * raw * raw
+    if name == "binary":
+        return sigmoid(raw * _option(objective, "sigmoid", 1.0))
+    if name == "cross_entropy":
+        return sigmoid(raw)
+    if name == "cross_entropy_lambda":
+        return np.log1p(np.exp(raw))
+    return raw
+
+
 @method("predict", "LGBMRegressor", "LGBMRanker")
 def lightgbm_regression(estimator: Any, x: Any) -> Array:
     """Translate the sum of trees under the objective's transformation."""
     raw, objective, _ = _lightgbm_raw(estimator, x)
-    result = raw.ravel()
-    name = objective.split(" ")[0]
-    if name in ("poisson", "gamma", "tweedie"):
-        return np.exp(result)
-    if "sqrt" in objective.split(" ")[1:]:
-        return np.sign(result) * result * result
-    if name == "cross_entropy":
-        return sigmoid(result)
-    return result
+    return _answer(raw.ravel(), objective)
 
 
 @method("predict_proba", "LGBMClassifier")
@@ -201,9 +209,8 @@ def booster_prediction(estimator: Any, x: Any) -> Array:
         raise UnsupportedError("a Booster of xgboost", where="xgboost", remedy="Give the estimator or the file.")
     raw, objective, groups = _lightgbm_raw(estimator, x)
     name = objective.split(" ")[0]
-    if name == "binary":
-        return sigmoid(raw.ravel() * _option(objective, "sigmoid", 1.0))
     if name == "multiclass":
         return softmax(raw)
-    result = raw.ravel() if groups == 1 else raw
-    return np.exp(result) if name in ("poisson", "gamma", "tweedie") else result
+    if name == "multiclassova":
+        return sigmoid(raw * _option(objective, "sigmoid", 1.0))
+    return _answer(raw.ravel() if groups == 1 else raw, objective)

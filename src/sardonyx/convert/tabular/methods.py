@@ -16,6 +16,11 @@ METHODS: dict[tuple[str, str], Translation] = {}
 """Translations by method and class name."""
 
 
+def element_class(dtype: np.dtype[Any]) -> str:
+    """Return the class of an element type; columns of one class have one matrix."""
+    return "text" if dtype.kind == "O" else "date" if dtype.kind in "mM" else "number"
+
+
 class Table:
     """Columns of different element types.
 
@@ -41,7 +46,7 @@ class Table:
             columns.append(self.parts[part].columns([int(index) - int(starts[part])]))
         if not columns:
             raise UnsupportedError("a selection of no columns has no translation")
-        if len({column.dtype == object for column in columns}) == 1:
+        if len({element_class(column.dtype) for column in columns}) == 1:
             return concatenated(columns, axis=1)
         return Table(columns, [1] * len(columns), [self.names[i] for i in indices] if self.names else ())
 
@@ -62,11 +67,26 @@ def method(name: str, *classes: str) -> Callable[[Translation], Translation]:
 
 
 def translation(name: str, estimator: Any) -> Translation | None:
-    """Return the translation of a method; the nearest ancestor's if the class has none."""
+    """Return the translation of a method; the nearest ancestor's if the class has none.
+
+    A class of a user has its own method called, also where that replaces an ancestor's with a translation.
+    """
     for ancestor in type(estimator).__mro__:
-        if (name, ancestor.__name__) in METHODS:
+        is_own = not is_of_library(ancestor)
+        if is_own and name in vars(ancestor):
+            return METHODS.get((name, "object"))
+        if not is_own and (name, ancestor.__name__) in METHODS and ancestor is not object:
             return METHODS[name, ancestor.__name__]
     return None
+
+
+LIBRARIES = ("sklearn", "imblearn", "xgboost", "lightgbm", "catboost")
+"""Packages whose classes have translations by name."""
+
+
+def is_of_library(kind: type) -> bool:
+    """Return True for a class of the packages whose methods have translations."""
+    return kind.__module__.partition(".")[0] in LIBRARIES
 
 
 def supports(name: str, estimator: Any) -> bool:
@@ -85,6 +105,15 @@ def apply(name: str, estimator: Any, x: Any) -> Any:
     Raises:
         UnsupportedError: The class has no translation; names class and method.
     """
+    return required_translation(name, estimator)(estimator, x)
+
+
+def required_translation(name: str, estimator: Any) -> Translation:
+    """Return the translation of a method.
+
+    Raises:
+        UnsupportedError: The class has no translation; names class and method.
+    """
     function = translation(name, estimator)
     if function is None:
         raise UnsupportedError(
@@ -92,7 +121,7 @@ def apply(name: str, estimator: Any, x: Any) -> Any:
             where=f"{type(estimator).__module__}.{type(estimator).__qualname__}.{name}",
             remedy="Write the method with functions of numpy alone, or define it with `@sardonyx.operator`.",
         )
-    return function(estimator, x)
+    return function
 
 
 def number_matrix(x: Any) -> Array:

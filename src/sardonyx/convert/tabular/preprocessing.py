@@ -11,7 +11,7 @@ from sardonyx.convert.tabular.array_tracing import traced
 from sardonyx.convert.tabular.arrays import Array, concatenated, where
 from sardonyx.convert.tabular.linear import interpolated
 from sardonyx.convert.tabular.methods import Table, apply, method, number_matrix
-from sardonyx.convert.tabular.wide_functions import erf
+from sardonyx.convert.tabular.wide_functions import erf, horner
 from sardonyx.errors import UnsupportedError
 
 
@@ -122,10 +122,7 @@ def splines(estimator: Any, x: Any) -> Array:
             starts, coefficients = knots[use], pieces.c[:, use]
             piece = ((column.reshape(-1, 1) >= starts).sum(1) - 1).clip(0, len(starts) - 1)
             offset = column - column.constant(starts).rows(piece)
-            total: Any = None
-            for row in coefficients:
-                part = column.constant(row).rows(piece)
-                total = part if total is None else total * offset + part
+            total = horner(offset, [column.constant(row).rows(piece) for row in coefficients])
             if estimator.extrapolation == "linear":
                 for side, bound, has_line in ((0, low, k < reach), (1, high, k >= count - reach)):
                     line = (raw - float(bound)) * (float(slopes[side][k]) * has_line) + float(ends[side][k]) * has_line
@@ -217,21 +214,14 @@ _TAIL = (
 """Rational approximations of the normal quantile (P. Acklam), relative error 1e-9."""
 
 
-def _polynomial(x: Any, coefficients: Any) -> Any:
-    total: Any = x * 0.0 + coefficients[0]
-    for coefficient in coefficients[1:]:
-        total = total * x + coefficient
-    return total
-
-
 def normal_quantile(p: Array) -> Array:
     """Return the quantile of the normal distribution at probabilities."""
     centre = p - 0.5
     square = centre * centre
-    middle = centre * _polynomial(square, _CENTRAL[0]) / _polynomial(square, _CENTRAL[1])
+    middle = centre * horner(square, _CENTRAL[0]) / horner(square, _CENTRAL[1])
     smaller = np.minimum(p, 1.0 - p)
     root = np.sqrt(np.log(np.maximum(smaller, 1e-300)) * -2.0)
-    tail = _polynomial(root, _TAIL[0]) / _polynomial(root, _TAIL[1])
+    tail = horner(root, _TAIL[0]) / horner(root, _TAIL[1])
     start = where(smaller < 0.02425, where(p < 0.5, tail, tail * -1.0), middle)
     # One Halley step brings the error to that of erf.
     error = (erf(start * float(np.sqrt(0.5))) + 1.0) * 0.5 - p

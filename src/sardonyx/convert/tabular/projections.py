@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.convert.tabular.arrays import Array, concatenated, sigmoid
+from sardonyx.convert.tabular.arrays import Array, sigmoid
 from sardonyx.convert.tabular.methods import method, number_matrix
 from sardonyx.errors import UnsupportedError
 
@@ -56,23 +56,6 @@ def sparse_components(estimator: Any, x: Any) -> Array:
     components = estimator.components_
     gram = components @ components.T + estimator.ridge_alpha * np.eye(len(components))
     return (number_matrix(x) - estimator.mean_) @ np.linalg.solve(gram, components).T
-
-
-@method("transform", "DictionaryLearning", "MiniBatchDictionaryLearning", "SparseCoder")
-def dictionary(estimator: Any, x: Any) -> Array:
-    """Translate coding by a threshold."""
-    if estimator.transform_algorithm != "threshold":
-        raise UnsupportedError(
-            f"transform_algorithm={estimator.transform_algorithm!r} iterates", where=type(estimator).__name__
-        )
-    alpha = estimator.transform_alpha if estimator.transform_alpha is not None else estimator.alpha
-    code = number_matrix(x) @ estimator.components_.T
-    code = np.sign(code) * np.maximum(np.absolute(code) - float(alpha), 0.0)
-    if estimator.positive_code:
-        code = np.maximum(code, 0.0)
-    if estimator.split_sign:
-        code = concatenated([np.maximum(code, 0.0), np.maximum(code * -1.0, 0.0)], axis=1)
-    return code
 
 
 @method("transform", "BernoulliRBM")

@@ -5,7 +5,7 @@ Sources: the approximations of ``core/rules/erf.py``; the arc tangent of Cephes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,17 @@ _LOW_BITS = 6.123233995736765886130e-17
 """Difference of pi / 2 and its nearest number of float64."""
 
 
-def _polynomial(x: Any, coefficients: tuple[float, ...]) -> Any:
-    """Return a polynomial whose coefficients are given from the constant term on."""
-    total: Any = coefficients[-1]
-    for coefficient in reversed(coefficients[:-1]):
-        total = x * total + coefficient
+def horner(x: Any, coefficients: Sequence[Any]) -> Any:
+    """Return a polynomial whose coefficients, numbers or arrays, are given from the highest power on."""
+    total = coefficients[0]
+    for coefficient in coefficients[1:]:
+        total = total * x + coefficient
     return total
 
 
 def _ratio(x: Any, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> Any:
-    return _polynomial(x, coefficients[0]) / _polynomial(x, coefficients[1])
+    """Return a quotient of polynomials whose coefficients are given from the constant term on."""
+    return horner(x, coefficients[0][::-1]) / horner(x, coefficients[1][::-1])
 
 
 def erf(x: Array) -> Array:
