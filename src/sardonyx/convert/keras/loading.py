@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import json
 import math
 import os
 import re
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from sardonyx.base.replaced_attributes import replaced
 from sardonyx.errors import MissingDependencyError, ModelFileError
 
 BACKENDS = ("torch", "jax")
@@ -76,12 +77,13 @@ def load_file(path: str | os.PathLike[str], *, trust: bool) -> Any:
     _require_safe_version(keras, where, trust=trust)
     if zipfile.is_zipfile(where):
         _require_safe_archive(Path(where), trust=trust)
-        if not trust:
-            _require_few_weights(keras, Path(where))
     elif _first_bytes(where) != b"\x89HDF\r\n\x1a\n":
         raise ModelFileError("expected an archive of Keras or HDF5.", where=where, remedy="Save it by `Model.save`.")
     try:
-        return keras.saving.load_model(where, compile=False, safe_mode=not trust)
+        with nullcontext() if trust else _few_weights(keras, where):
+            return keras.saving.load_model(where, compile=False, safe_mode=not trust)
+    except ModelFileError:
+        raise
     except Exception as error:  # Keras raises exceptions of a dozen unrelated classes.
         raise _load_error(error, where) from error
 
@@ -122,25 +124,40 @@ def _require_safe_version(keras: Any, where: str, *, trust: bool) -> None:
         )
 
 
-def _require_few_weights(keras: Any, path: Path) -> None:
-    """Refuse a configuration with far more weights than the file holds, which would fill the memory."""
-    if keras.backend.backend() != "torch":
-        return
-    import torch
+@contextmanager
+def _few_weights(keras: Any, where: str) -> Iterator[None]:
+    """Refuse a configuration with far more weights than the file holds, which would fill the memory.
 
-    with zipfile.ZipFile(path) as archive:
-        held = sum(member.file_size for member in archive.infolist() if member.filename != "config.json")
-        text = archive.read("config.json")
-    scope = importlib.import_module("keras.src.backend.torch.core").device_scope
+    Variables of every backend are counted before they have memory.
+    """
+    kind = next(one for one in keras.Variable.__mro__ if one.__module__.endswith("common.variables"))
+    held, original = _held_bytes(Path(where)), kind.__init__
+    count = 0
+
+    def initialize(variable: Any, initializer: Any, shape: Any = None, *rest: Any, **options: Any) -> None:
+        nonlocal count
+        # Without a shape, the initializer is an array that exists already.
+        count += math.prod(size or 1 for size in ([shape] if isinstance(shape, int) else shape or ()))
+        if count > MOST_WEIGHTS_PER_BYTE * held + SMALLEST_COUNT:
+            raise MemoryError  # What Keras makes of the exception has no meaning: `count` tells.
+        original(variable, initializer, shape, *rest, **options)
+
+    problem = "the configuration has {} weights or more, the file holds {} bytes"
     try:
-        # On the device "meta", weights have shapes and no memory.
-        with scope("meta"), torch.device("meta"):
-            model = keras.saving.deserialize_keras_object(json.loads(text), safe_mode=True)
-        count = sum(math.prod(weight.shape) for weight in model.weights)
-    except Exception:  # The model is loaded next, which names what is wrong with the file.
-        return
-    if count > MOST_WEIGHTS_PER_BYTE * held + SMALLEST_COUNT:
-        raise ModelFileError(f"the configuration has {count} weights, the file holds {held} bytes", where=str(path))
+        with replaced(kind, "__init__", initialize):
+            yield
+    except Exception as error:
+        if count > MOST_WEIGHTS_PER_BYTE * held + SMALLEST_COUNT:
+            raise ModelFileError(problem.format(count, held), where=where) from error
+        raise
+
+
+def _held_bytes(path: Path) -> int:
+    """Return the bytes that a file has for weights."""
+    if not zipfile.is_zipfile(path):
+        return path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        return sum(member.file_size for member in archive.infolist() if member.filename != "config.json")
 
 
 def _require_safe_archive(path: Path, *, trust: bool) -> None:
