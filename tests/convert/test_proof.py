@@ -92,6 +92,28 @@ def test_a_quantized_source_may_differ_by_a_code_of_its_inputs() -> None:
     assert proof.verdict.status == "proved" and "8-bit" in " ".join(proof.verdict.notes)
 
 
+def test_a_quantized_source_may_differ_by_a_code_of_its_outputs() -> None:
+    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return {"y": source(feeds)["y"] + np.float32(0.09) * (feeds["x"].max() > 0)}
+
+    # The answers do not move with the codes of the inputs, and are off by less than one code of the output.
+    largest = 0.1
+    assert Witness(imported(run, code_bits=16)).judge(net()).verdict.status == "different"
+    assert Witness(imported(run, code_bits=16, code_steps={"y": largest})).judge(net()).verdict.status == "proved"
+
+
+def test_a_change_of_the_weights_in_the_last_bits_is_noise() -> None:
+    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return {"y": source(feeds)["y"] * np.float32(1.001)}
+
+    def shaken(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        return {"y": run(feeds)["y"] * np.float32(1.002)}
+
+    assert Witness(imported(run)).judge(net()).verdict.status == "different"
+    verdict = Witness(imported(run, shaken=shaken)).judge(net()).verdict
+    assert "last bits" in " ".join((verdict.reason, *verdict.notes))
+
+
 def test_a_wrong_model_of_a_quantized_source_is_detected() -> None:
     def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
         return coarse(feeds, shift=0.5)

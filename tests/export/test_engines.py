@@ -45,6 +45,20 @@ def test_the_engine_gives_the_answers_of_the_model(target: str, tmp_path: Path) 
     assert files[-1].name == f"net{row.suffix}" and all(file.stat().st_size for file in files)
 
 
+def test_mnn_runs_recurrent_layers() -> None:
+    if missing := missing_packages(target_of("mnn")):
+        pytest.skip(f"needs {', '.join(missing)} (sardonyx[mnn])")
+    text = "agraph (float[5,2,4] x) => (float[5,1,2,3] y) { y = LSTM <hidden_size: int = 3> (x, w, r, b) }"
+    graph = parser.parse_graph(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (1, 12, 4)), ("r", (1, 12, 3)), ("b", (1, 24))):
+        graph.initializer.append(onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    result = sardonyx.convert_to(model, "mnn")
+    # A session of MNN, which has no control flow, gives no result.
+    assert result.report.verdict.status == "proved", (result.report.verdict, result.report.guilty)
+
+
 def test_a_target_without_open_sizes_asks_for_numbers() -> None:
     if missing := missing_packages(target_of("ncnn")):
         pytest.skip(f"needs {', '.join(missing)} (sardonyx[ncnn])")

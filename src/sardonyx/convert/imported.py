@@ -102,6 +102,9 @@ class Imported:
         differs: Receives the feeds at which the model differed from the source in the proof.
         first: The answers that the source gave for the first example when it was first called; None if unknown.
         code_bits: Width of the integers with which a quantized source computes; 0 for a source in floating point.
+        code_steps: The value of one code of outputs that are rounded to codes, by name.
+        shaken: Answers feeds with the source's weights changed in the last bits, by a seed: a part of the source's
+            noise, which a program with other rounding errors in each layer has too; None if unknown.
         rounded: Answers feeds with the source's 16-bit weights changed by one unit in the last place, by a seed; None
             without such weights.
     """
@@ -120,6 +123,8 @@ class Imported:
     differs: Callable[[Sequence[Feeds]], None] | None = None
     first: Answers | None = None
     code_bits: int = 0
+    code_steps: Mapping[str, float] = field(default_factory=dict)
+    shaken: Callable[[Feeds, int], Answers] | None = None
     rounded: Callable[[Feeds, int], Answers] | None = None
 
 

@@ -54,6 +54,9 @@ MOST_ROUNDING = 2.0**-5
 PERTURBATIONS = 2
 """Number of runs of the source on inputs that differ in the last bits."""
 
+CODE_PERTURBATIONS = 8
+"""Number of runs of a quantized source on inputs that differ by a code: its answers move in steps, often by none."""
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -346,9 +349,16 @@ class Witness:
         return array
 
     def _rounding(self, number: int) -> float:
-        """Return the change of a quantized source's answers when its inputs change by a step of their codes."""
+        """Return the change of a quantized source's answers when its inputs change by a step of their codes.
+
+        The change is at least one code of the outputs, to which the last layer rounds.
+        """
         if number not in self._roundings:
-            changes = self._measured_noise(self.samples[number], self._imported.code_bits)
+            sample = self.samples[number]
+            changes = self._measured_noise(sample, self._imported.code_bits)
+            for name, step in self._imported.code_steps.items():
+                largest = float(np.abs(self._numbers(sample.answers[name])).max(initial=0.0))
+                changes[name] = max(changes.get(name, 0.0), step * (1 + 1e-6) / largest if largest else 0.0)
             self._roundings[number] = max(changes.values(), default=0.0)
         return self._roundings[number]
 
@@ -375,14 +385,18 @@ class Witness:
     def _measured_noise(self, sample: Sample, bits: int = 0) -> dict[str, float]:
         assert self._imported.run is not None
         noise: dict[str, float] = {}
-        for seed in range(PERTURBATIONS):
-            try:
-                answers = self._imported.run(perturbed(sample.feeds, seed, bits))
-            except EvaluationError:
-                continue
-            for name, expected in sample.answers.items():
-                change = difference(name, self._numbers(expected), self._numbers(answers[name]))
-                noise[name] = max(noise.get(name, 0.0), change.error)
+        for seed in range(CODE_PERTURBATIONS if bits else PERTURBATIONS):
+            runs = [partial(self._imported.run, perturbed(sample.feeds, seed, bits))]
+            if not bits and self._imported.shaken is not None:
+                runs.append(partial(self._imported.shaken, sample.feeds, seed))
+            for run in runs:
+                try:
+                    answers = run()
+                except EvaluationError:
+                    continue
+                for name, expected in sample.answers.items():
+                    change = difference(name, self._numbers(expected), self._numbers(answers[name]))
+                    noise[name] = max(noise.get(name, 0.0), change.error)
         return noise
 
     def _guilty(self, sample: Sample) -> str:

@@ -7,8 +7,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.convert.imported import Imported, Size
-from sardonyx.convert.proof import Proof, Sample, Witness
+from sardonyx.convert.proof import Proof, Sample, Witness, perturbed
 from sardonyx.core.dim import require_symbols
 from sardonyx.errors import EvaluationError, ModelFileError, OptionError, SardonyxError, VerificationError
 from sardonyx.export.artifact import Artifact, Feeds, Options
+from sardonyx.export.located import first_wrong_layer
 from sardonyx.export.targets import Target, exporter_of, target_of
 from sardonyx.model.copying import copy_model
 from sardonyx.model.load import Loadable, require_plain
@@ -164,7 +165,10 @@ def convert_to(
     artifact: Artifact = exporter.export(simplified, options)
     seconds["export"] = time.perf_counter() - began
     began = time.perf_counter()
-    proof = proof_of(source, artifact, inputs, seed) if verify else Proof(UNPROVED)
+    proof = Proof(UNPROVED)
+    if verify:
+        parts = (lambda feeds: first_wrong_layer(simplified, exporter, options, feeds)) if row.is_foreign else None
+        proof = proof_of(source, artifact, inputs, seed, parts)
     seconds["proof"] = time.perf_counter() - began
     report = ExportReport(
         target,
@@ -255,8 +259,22 @@ class _ArtifactRunner:
         return dict(self._artifact.run(feeds))
 
 
-def proof_of(model: ir.Model, artifact: Artifact, inputs: Feeds | None, seed: int) -> Proof:
-    """Compare an artifact with the model: ONNX Runtime's answers, and those of the definitions where they differ."""
+def proof_of(
+    model: ir.Model,
+    artifact: Artifact,
+    inputs: Feeds | None,
+    seed: int,
+    locate_by_parts: Callable[[Feeds], str] | None = None,
+) -> Proof:
+    """Compare an artifact with the model: ONNX Runtime's answers, and those of the definitions where they differ.
+
+    Args:
+        model: The model.
+        artifact: The artifact.
+        inputs: Real inputs.
+        seed: Seed of drawn inputs.
+        locate_by_parts: Locates a difference of an artifact without inner values.
+    """
     if artifact.run is None:
         return Proof(Verdict("not proved", reason=artifact.reason or "no engine runs the artifact here"))
     with tempfile.TemporaryDirectory(prefix="sardonyx-export-") as folder:
@@ -273,19 +291,47 @@ def proof_of(model: ir.Model, artifact: Artifact, inputs: Feeds | None, seed: in
             sizes=sizes,
             examples=[] if inputs is None else [inputs],
             code_bits=artifact.code_bits or _code_bits(model),
+            shaken=lambda feeds, seed: _with_other_weights(model, feeds, seed),
         )
         witness = Witness(first, seed)
         runner = _ArtifactRunner(artifact, "artifact")
-        proof = witness.judge_runner(runner, locate=lambda sample: _guilty(model, artifact, sample))
-        if proof.verdict.status == "proved" or source.name == "reference":
+        differing: list[Sample] = []
+
+        def locate(sample: Sample) -> str:
+            differing.append(sample)
+            return _guilty(model, artifact, sample)
+
+        proof = witness.judge_runner(runner, locate=locate)
+        if proof.verdict.status == "proved":
             return proof
+        if source.name == "reference":
+            return _located(proof, differing, locate_by_parts)
         definitions = Witness(Imported(model, _reference(path), sizes=sizes, examples=first.examples), seed)
         second = definitions.judge_runner(runner)
         if second.verdict.status != "proved":
-            return proof
+            return _located(proof, differing, locate_by_parts)
         note = f"{source.name} differs from the operators' definitions: {proof.verdict.reason}"
         verdict = Verdict(**{**second.verdict.__dict__, "notes": (*second.verdict.notes, note)})
         return Proof(verdict, second.confirmed)
+
+
+def _with_other_weights(model: ir.Model, feeds: Feeds, seed: int) -> Any:
+    """Return the answers of a model whose weights are changed in the last bits."""
+    changed = copy_model(model)
+    for name, value in changed.graph.initializers.items():
+        if value.const_value is not None and value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+            value.const_value = ir.tensor(perturbed({name: value.const_value.numpy()}, seed)[name], name=name)
+    with tempfile.TemporaryDirectory(prefix="sardonyx-export-") as folder:
+        path = Path(folder) / "model.onnx"
+        model_io.save(changed, path)
+        return evaluate.runner(path).run(feeds)
+
+
+def _located(proof: Proof, differing: list[Sample], locate: Callable[[Feeds], str] | None) -> Proof:
+    """Return a proof with the first wrong layer, found by artifacts of parts of the model."""
+    if proof.guilty or locate is None or not differing:
+        return proof
+    return replace(proof, guilty=locate(differing[-1].feeds))
 
 
 def _reference(path: Path) -> Any:

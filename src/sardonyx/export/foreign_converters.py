@@ -84,6 +84,9 @@ def declared(answers: Sequence[Any], model: ir.Model) -> dict[str, Any]:
     outputs = list(model.graph.outputs)
     if len(answers) != len(outputs):
         raise EvaluationError(f"the engine gives {len(answers)} results, expected {len(outputs)}")
+    for value, array in zip(outputs, answers, strict=True):
+        if value.shape is not None and np.ndim(array) != len(value.shape) and not np.size(array):
+            raise EvaluationError(f"the engine gives no result for '{value.name}'")
     return {
         str(value.name): np.asarray(array) if value.dtype is None else np.asarray(array).astype(value.dtype.numpy())
         for value, array in zip(outputs, answers, strict=True)

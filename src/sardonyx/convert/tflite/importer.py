@@ -62,6 +62,7 @@ def _read(data: bytes, where: str, options: Options) -> Imported:
         calls=tuple(translation.results),
         notes=tuple(translation.notes),
         code_bits=_code_bits(translation),
+        code_steps=_code_steps(translation, outputs),
     )
 
 
@@ -71,6 +72,18 @@ def _code_bits(translation: Translation) -> int:
     if any(t.type == "INT16" and t.data is None for t in tensors):
         return 16
     return 8 if any(t.type in ("INT8", "UINT8", "INT4") for t in tensors) else 0
+
+
+def _code_steps(translation: Translation, names: Sequence[str]) -> dict[str, float]:
+    """Return the value of one code of each output that is made of codes, or of one that is stored as codes."""
+    main = translation.file.subgraphs[0]
+    made_of = {o: op.inputs[0] for op in main.operators if op.name == "DEQUANTIZE" for o in op.outputs}
+    steps: dict[str, float] = {}
+    for name, index in zip(names, main.outputs, strict=True):
+        source = main.tensors[made_of.get(index, index)].quantization
+        if source and len(source.scale) == 1:
+            steps[name] = float(source.scale[0]) if index in made_of else 1.0
+    return steps
 
 
 def _fix_sizes(model: ir.Model, inputs: Sequence[int], tensors: Sequence[Any]) -> None:
@@ -107,7 +120,7 @@ def interpreter(
                 interpreter.set_tensor(detail["index"], array)
             interpreter.invoke()
             return {
-                name: _pairs(interpreter.get_tensor(detail["index"]))
+                name: _answer(interpreter.get_tensor(detail["index"]))
                 for name, detail in zip(outputs, interpreter.get_output_details(), strict=True)
             }
         except (RuntimeError, ValueError) as error:
@@ -116,8 +129,11 @@ def interpreter(
     return run, ""
 
 
-def _pairs(array: Any) -> Any:
-    """Return complex numbers as pairs along a last axis, as the model has them; others as they are."""
+def _answer(array: Any) -> Any:
+    """Return complex numbers as pairs along a last axis, bytes as texts, as the model has them; others as they are."""
+    if array.dtype.kind in "SO":
+        texts = [one.decode("utf-8", "replace") if isinstance(one, bytes) else one for one in array.reshape(-1)]
+        return np.array([*texts, None], object)[:-1].reshape(array.shape)
     return np.stack([array.real, array.imag], -1) if np.iscomplexobj(array) else array
 
 
