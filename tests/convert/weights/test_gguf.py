@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import sardonyx
-from sardonyx.convert.weights.blocks import BLOCKS
+from sardonyx.convert.weights.blocks import BLOCKS, CODEBOOKS, by_codebook
 from sardonyx.convert.weights.gguf import GgufFile
 from sardonyx.convert.weights.gguf_families import GGUF_FAMILIES
-from sardonyx.errors import ModelFileError, UnsupportedError
+from sardonyx.errors import MissingDependencyError, ModelFileError, UnsupportedError
 from tests.convert.weights.checkpoints import (
     GGUF_NAMES,
     HEADS,
@@ -42,6 +42,8 @@ DIGESTS = {
     "Q6_K": 3496464783,
     "IQ4_NL": 3378688000,
     "IQ4_XS": 2711513983,
+    "TQ1_0": 3973478910,
+    "TQ2_0": 210686347,
     "MXFP4": 3904410881,
 }
 """Digests of float32 elements that the package gguf 0.19.0 returns for random bytes; infinities and NaN as 0."""
@@ -55,6 +57,24 @@ def test_blocks_are_decoded_exactly(number: int) -> None:
         dense = kind.decode(data, (6, kind.size)).dense()
     numbers = np.nan_to_num(dense, nan=0, posinf=0, neginf=0) + np.float32(0)
     assert zlib.crc32(numbers.tobytes()) == DIGESTS[kind.name]
+
+
+@pytest.mark.parametrize("number", CODEBOOKS, ids=lambda number: CODEBOOKS[number][0])
+def test_blocks_with_codebooks_are_those_of_the_package(number: int) -> None:
+    package = pytest.importorskip("gguf", reason="gguf is not installed")
+    name, size, width = CODEBOOKS[number]
+    kind = package.GGMLQuantizationType[name]
+    assert (int(kind), package.GGML_QUANT_SIZES[kind]) == (number, (size, width))
+    data = np.random.default_rng(number).integers(0, 60, (6, width)).astype(np.uint8)
+    dense = by_codebook(number, data, (3, 2 * size), "w")
+    np.testing.assert_array_equal(dense, package.quants.dequantize(data.reshape(3, -1), kind))
+
+
+def test_blocks_with_codebooks_name_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="type IQ2_XXS are read by the package gguf") as caught:
+        by_codebook(16, np.zeros((1, 66), np.uint8), (1, 256), "file.gguf: w")
+    assert caught.value.where == "file.gguf: w"
 
 
 def logits_of(path: Path) -> Any:

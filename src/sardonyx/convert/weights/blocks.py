@@ -5,6 +5,8 @@ Source: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from sardonyx.errors import MissingDependencyError
 
 _BYTES = npt.NDArray[np.uint8]
 _FLOATS = npt.NDArray[np.float32]
@@ -182,6 +186,27 @@ def _mxfp4(data: _BYTES) -> tuple[npt.NDArray[Any], _FLOATS, None]:
     return _FLOAT4[_nibbles(data[:, 1:])], np.ldexp(np.float32(1), data[:, :1].astype(np.int32) - 128), None
 
 
+_POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
+"""Factors that move a digit of base 3 of a byte, which is a fraction of 256, to the front."""
+
+
+def _digits(data: _BYTES, count: int) -> _BYTES:
+    """Return the first `count` digits of base 3 of each byte, [blocks, count * bytes]."""
+    moved = data[:, None, :] * _POWERS[:count, None]  # Modulo 256.
+    return (moved.astype(np.uint16) * 3 >> 8).astype(np.uint8).reshape(len(data), -1)
+
+
+def _tq1_0(data: _BYTES) -> tuple[npt.NDArray[Any], _FLOATS, None]:
+    parts = [_digits(data[:, :32], 5), _digits(data[:, 32:48], 5), _digits(data[:, 48:52], 4)]
+    return (np.concatenate(parts, axis=1).astype(np.int8) - 1).astype(ml_dtypes.int4), _half(data[:, 52:54]), None
+
+
+def _tq2_0(data: _BYTES) -> tuple[npt.NDArray[Any], _FLOATS, None]:
+    quarters = data[:, :64].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
+    integers = quarters.reshape(-1, 256).astype(np.int8) - np.int8(1)
+    return integers.astype(ml_dtypes.int4), _half(data[:, 64:66]), None
+
+
 BLOCKS: dict[int, BlockType] = {
     2: BlockType("Q4_0", 32, 18, _q4_0),
     3: BlockType("Q4_1", 32, 20, _q4_1),
@@ -195,6 +220,37 @@ BLOCKS: dict[int, BlockType] = {
     14: BlockType("Q6_K", 256, 210, _q6_k),
     20: BlockType("IQ4_NL", 32, 18, _iq4_nl),
     23: BlockType("IQ4_XS", 256, 136, _iq4_xs),
+    34: BlockType("TQ1_0", 256, 54, _tq1_0),
+    35: BlockType("TQ2_0", 256, 66, _tq2_0),
     39: BlockType("MXFP4", 32, 17, _mxfp4),
 }
 """Types by number."""
+
+CODEBOOKS: dict[int, tuple[str, int, int]] = {
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    29: ("IQ1_M", 256, 56),
+}
+"""Name, elements and bytes of blocks of the types with codebooks, which the package gguf has."""
+
+
+def by_codebook(number: int, data: _BYTES, shape: tuple[int, ...], where: str) -> _FLOATS:
+    """Return the elements of blocks of a type with a codebook, in float32.
+
+    Raises:
+        MissingDependencyError: The package gguf is not installed.
+    """
+    name = CODEBOOKS[number][0]
+    if importlib.util.find_spec("gguf") is None:
+        raise MissingDependencyError(
+            f"blocks of type {name} are read by the package gguf, which is not installed",
+            where=where,
+            remedy="pip install gguf, or requantize to Q4_0, Q8_0 or Q6_K.",
+        )
+    package = importlib.import_module("gguf")
+    kind = package.GGMLQuantizationType[name]
+    return np.asarray(package.quants.dequantize(data, kind), np.float32).reshape(shape)

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sardonyx.convert.weights.blocks import BLOCKS, Blocks
+from sardonyx.convert.weights.blocks import BLOCKS, CODEBOOKS, Blocks, by_codebook
 from sardonyx.errors import ModelFileError, UnsupportedError
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -125,11 +125,13 @@ class GgufFile:
             raise self._damaged(f"tensor '{name}' is missing")
         number, shape = self._types[name], self.shapes[name]
         plain = _PLAIN.get(number)
-        if plain is None and number not in BLOCKS:
+        if plain is None and number not in BLOCKS and number not in CODEBOOKS:
             raise UnsupportedError(
                 f"tensor '{name}' has type {number}", where=self.where, remedy="Requantize to Q4_0, Q8_0 or Q6_K."
             )
-        size, width = (1, plain.itemsize) if plain else (BLOCKS[number].size, BLOCKS[number].width)
+        size, width = (1, plain.itemsize) if plain else CODEBOOKS.get(number, ("", 0, 0))[1:]
+        if number in BLOCKS:
+            size, width = BLOCKS[number].size, BLOCKS[number].width
         columns = shape[-1] if shape else 1
         if columns % size:
             raise ModelFileError(
@@ -141,4 +143,6 @@ class GgufFile:
         if plain:
             whole: npt.NDArray[Any] = data.view(plain).reshape(shape)
             return whole
+        if number in CODEBOOKS:
+            return by_codebook(number, data.reshape(blocks, width), shape, f"{self.where}: {name}")
         return BLOCKS[number].decode(data.reshape(blocks, width), shape)
