@@ -183,3 +183,11 @@ def test_texts_are_no_examples() -> None:
 def test_a_function_needs_examples() -> None:
     with pytest.raises(OptionError, match="needs example inputs"):
         sardonyx.convert(lambda x: x, framework="jax")
+
+
+def test_a_matrix_without_cholesky_factor_has_nan_in_place_of_the_factor() -> None:
+    matrix = np.array([[1, 2, 3], [2, 1, 0], [3, 0, 5]], np.float32)
+    result = sardonyx.convert(jnp.linalg.cholesky, (matrix,), framework="jax")
+    assert result.report.verdict.status == "proved", result.report.verdict.reason
+    answer = sardonyx.Session(result.model).run(None, {result.model.graph.inputs[0].name: matrix})[0]
+    np.testing.assert_array_equal(answer, jnp.linalg.cholesky(matrix))

@@ -51,7 +51,7 @@ def _cholesky(c: Context, e: Any, *inputs: ir.Value) -> Any:
 
 
 def _lower_factor(a: Any) -> Any:
-    """Return the lower Cholesky factor of a matrix, column by column."""
+    """Return the lower Cholesky factor of a matrix, column by column; all of it NaN if a pivot is not positive."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -65,7 +65,10 @@ def _lower_factor(a: Any) -> Any:
         values = jnp.where(rows >= j, rest / pivot, 0)
         return jnp.where(rows[None, :] == j, values[:, None], factor)
 
-    return lax.fori_loop(0, n, column, jnp.zeros_like(a))
+    factor = lax.fori_loop(0, n, column, jnp.zeros_like(a))
+    pivots = jnp.where(rows[:, None] == rows, factor, 0).sum(1)
+    has_failed = jnp.logical_not((pivots > 0).all())
+    return jnp.where(has_failed & (rows[:, None] >= rows), jnp.nan, factor)
 
 
 @rule("lu")
