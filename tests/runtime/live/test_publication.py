@@ -170,6 +170,22 @@ def test_a_refused_publication_changes_nothing(array: np.ndarray | None) -> None
     np.testing.assert_array_equal(session.run(None, x)[0], expected)
 
 
+def test_a_publication_computes_in_the_thread_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(network(), compile="wait")
+    for number in range(2, 4):
+        session.update_weights(weights(number))
+    threads = list[int]()
+    reweighted = ModelVersion.reweighted
+
+    def recorded(version: ModelVersion, *arguments: Any) -> ModelVersion | None:
+        threads.append(threading.get_ident())
+        return reweighted(version, *arguments)
+
+    monkeypatch.setattr(ModelVersion, "reweighted", recorded)
+    session.update_weights(weights(5))
+    assert threads == [threading.get_ident()]
+
+
 def test_an_array_may_change_after_its_publication() -> None:
     session = Session(network(), compile="wait")
     x = {"x": np.ones((1, ROWS), np.float32)}

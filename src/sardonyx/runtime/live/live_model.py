@@ -121,7 +121,8 @@ class LiveModel:
             weighted = before.weighted or WeightedModel.of(before.model, before.structure)
             replaced = weighted.replaced(weights, before.native.program.copy_arrays)
             let_calls_pass()
-            version = None if replaced is None else run_after_calls(lambda: before.reweighted(replaced))
+            # In this thread: a thread of lower priority would hold the interpreter lock while it waits for a processor.
+            version = None if replaced is None else before.reweighted(replaced)
             if version is None:
                 return False
             self._put(version, self.history.next_number)
