@@ -336,3 +336,20 @@ def test_weights_that_cannot_be_published_are_refused_before_the_first_sample() 
             learner.learn_one({"x": np.full(4, sample, np.float32)}, np.ones(2, np.float32))
         learner.flush()
     assert learner.report.published
+
+
+def test_samples_of_different_numbers_are_refused_and_the_learner_goes_on() -> None:
+    with Learner(session_of(), "cross-entropy", train.SGD(0.1), batch=4) as learner:
+        batch = images(8)
+        with pytest.raises(FeedError, match="labels: axis 0 has size 7, and N is 8 in image"):
+            learner.learn({"image": batch["image"]}, batch["labels"][:7])
+        learner.learn(batch)
+        learner.flush()
+        assert learner.report.samples == 8
+
+
+def test_a_closed_learner_refuses_samples() -> None:
+    learner = Learner(session_of(), "cross-entropy", train.SGD(0.1))
+    learner.close()
+    with pytest.raises(ExecutionError, match="the learner is closed"):
+        learner.learn(images(4))

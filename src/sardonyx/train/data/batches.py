@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.base.option_checks import require_count
+from sardonyx.core.dim import Dim
 from sardonyx.core.ir.types import TensorType, conversion_remedy
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.model.named_arrays import LABEL_NAMES, read_named_arrays
@@ -237,13 +238,27 @@ class Batches:
         """Return the arrays of a batch in the declared types.
 
         Raises:
-            FeedError: An array has another rank, size or kind of number than declared, or no sample.
+            FeedError: An array has another rank, size or kind of number than declared, or no sample, or two arrays have
+                different sizes where both have one symbol.
         """
         arrays = {
             name: as_declared(batch[name], type, f"{where}, {name}", self._remedies.get(name, ""))
             for name, type in self._types.items()
         }
+        _require_common_sizes(arrays, self._types, where)
         return arrays | {name: np.asarray(batch[name]) for name in self._optional if name in batch}
+
+
+def _require_common_sizes(arrays: Mapping[str, np.ndarray], types: Mapping[str, TensorType], where: str) -> None:
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, array in arrays.items():
+        for axis, (declared, size) in enumerate(zip(types[name].shape or (), array.shape, strict=True)):
+            if isinstance(declared, Dim) and declared.atom is not None and declared.atom.kind == "symbol":
+                first, other = sizes.setdefault(declared.atom.name, (size, name))
+                if size != first:
+                    raise FeedError(
+                        f"axis {axis} has size {size}, and {declared} is {first} in {other}.", where=f"{where}, {name}"
+                    )
 
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

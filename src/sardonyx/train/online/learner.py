@@ -9,9 +9,8 @@ import queue
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from sardonyx.train.data.batches import Batches, Data
 from sardonyx.train.losses import BinaryCrossEntropy, Loss
 from sardonyx.train.online.drift import Detector, detector_of
 from sardonyx.train.online.guard import Guard, GuardState
+from sardonyx.train.online.learner_report import Answer, LearnerReport
 from sardonyx.train.online.prequential import Prequential, RiverMetric
 from sardonyx.train.online.replay import Replay, joined, rows_of, split_rows, stacked
 from sardonyx.train.optimizers import SAM, SGD, Optimizer
@@ -35,49 +35,6 @@ _STORE = "learner.safetensors"
 
 _SAMPLES = 256
 """Samples that one native call observes and learns from."""
-
-
-class Answer(NamedTuple):
-    """An answer of the session.
-
-    Attributes:
-        outputs: The outputs by name.
-        revision: The number of the session's edit whose weights answered; 0 for the original weights.
-    """
-
-    outputs: dict[str, np.ndarray]
-    revision: int
-
-
-@dataclass(frozen=True)
-class LearnerReport:
-    """Counts of a learner.
-
-    Attributes:
-        samples: Samples learned from.
-        held_back: Samples held back by the guard.
-        steps: Steps taken.
-        published: Publications.
-        undone: Times that the guard restored the published weights.
-        drifts: Drifts detected.
-        dropped: Samples dropped because the queue was full.
-        prequential_loss: Mean loss of samples before they were learned from.
-        metrics: The prequential metrics by name.
-        revision: The revision of the latest publication; 0 for none.
-        error: The error that stopped the learner; empty for none.
-    """
-
-    samples: int
-    held_back: int
-    steps: int
-    published: int
-    undone: int
-    drifts: int
-    dropped: int
-    prequential_loss: float
-    revision: int
-    error: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Learner:
@@ -207,10 +164,12 @@ class Learner:
         Raises:
             FeedError: The samples do not fit the model, or a label is out of range.
             ResourceError: The queue is full, and ``when_full="refuse"``.
-            ExecutionError: The learner has stopped by an error.
+            ExecutionError: The learner is closed, or has stopped by an error.
         """
         if self._error is not None:
             raise ExecutionError("the learner has stopped.", where="learner", remedy=str(self._error)) from self._error
+        if self.closed:
+            raise ExecutionError("the learner is closed.", where="learner", remedy="Make another learner.")
         batch = dict(feeds)
         if labels is not None:
             batch[self._trainer.loss.label] = labels
