@@ -75,6 +75,24 @@ def test_second_moments_choose_the_directions_of_the_inputs() -> None:
     assert errors[1] < 0.05 * errors[0]
 
 
+def test_a_weight_of_several_layers_stays_whole() -> None:
+    """Factors of each of nine layers took four times the bytes of the weight that they share."""
+    rng = np.random.default_rng(0)
+    weight = (rng.standard_normal((64, 8)) @ rng.standard_normal((8, 64)) / 24).astype(np.float32)
+    other = (rng.standard_normal((64, 8)) @ rng.standard_normal((8, 64)) / 24).astype(np.float32)
+    nodes = [helper.make_node("MatMul", [f"h{i}", "shared"], [f"h{i + 1}"], f"layer{i}") for i in range(9)]
+    nodes.append(helper.make_node("MatMul", ["h9", "own"], ["y"], "last"))
+    x = helper.make_tensor_value_info("h0", TensorProto.FLOAT, ["N", 64])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 64])
+    tensors = [numpy_helper.from_array(weight, "shared"), numpy_helper.from_array(other, "own")]
+    graph = helper.make_graph(nodes, "net", [x], [y], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    report = sardonyx.factorize(model).report
+    assert [layer.name for layer in report.layers if not layer.reason] == ["last"]
+    before, after = report.weight_bytes
+    assert after < before
+
+
 def test_a_layer_that_gains_nothing_stays_with_the_reason() -> None:
     with pytest.raises(UnsupportedError, match="no fewer weights"):
         sardonyx.factorize(network(400), energy=0.9999)

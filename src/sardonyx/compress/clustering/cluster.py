@@ -130,7 +130,6 @@ def cluster(
         result = convert_opset(result, _UINT4_OPSET)
     infer_shapes(result)
     notes += write_plain_forms(result)
-    before = int(to_proto(result).ByteSize())
     placement = find_placement(result, require_names(exclude, "exclude"))
     split = None if data is None else split_samples(read_samples(data, result, preprocess))
     inputs: dict[str, SiteInput] = {}
@@ -156,13 +155,33 @@ def cluster(
         reasons = [f"{layer.name}: {layer.reason}" for layer in layers[:3]]
         stated = "; ".join(reasons) or "no layer has a constant weight"
         raise UnsupportedError(f"no weight is smaller as a palette ({stated}).", where=str(source.graph.name))
-    after = int(to_proto(result).ByteSize())
-    notes.append(f"The file has {before:,} -> {after:,} bytes; a run takes the time and memory of the original, since "
-                 "engines restore the weights when they load the model.")  # fmt: skip
     evidence = judge(source, result, split, evaluate, drop)
-    report = ClusteringReport(bits, tuple(layers), (before, after), evidence, tuple(notes))
-    store(result, "cluster", report)
+    report = _store_report(source, result, ClusteringReport(bits, tuple(layers), (0, 0), evidence, tuple(notes)))
     return Clustered(result, report)
+
+
+def _store_report(source: ir.Model, result: ir.Model, report: ClusteringReport) -> ClusteringReport:
+    """Store a report in the model with the bytes of the file, of which it is a part, and return it.
+
+    Raises:
+        UnsupportedError: The file is not smaller than that of the original.
+    """
+    notes, before, after = report.notes, int(to_proto(source).ByteSize()), 0
+    # The number of bytes is in the report, and may change its length.
+    while report.file_bytes != (before, after) or not after:
+        note = (
+            f"The file has {before:,} -> {after:,} bytes; a run takes the time and memory of the original, since "
+            "engines restore the weights when they load the model."
+        )
+        report = replace(report, file_bytes=(before, after), notes=(*notes, note))
+        store(result, "cluster", report)
+        after = int(to_proto(result).ByteSize())
+    if after >= before:
+        raise UnsupportedError(
+            f"no file is smaller by palettes: {before:,} bytes, with palettes and report {after:,}.",
+            where=str(source.graph.name),
+        )
+    return report
 
 
 def _clustered(model: ir.Model, site: WeightSite, seen: SiteInput | None, bits: int, names: Names) -> ClusteredLayer:

@@ -199,13 +199,15 @@ def _factorized(
     node, weight = site.node, site.weight
     full, size = min(site.matrix().shape[1:]), weight.size
     unchanged = FactorizedLayer(site.label, node.op_type, full, full, (size, size), "")
-    reason = ""
+    reason, old = "", node.inputs[1]
     if node.op_type == "ConvTranspose":
         reason = "a transposed convolution"
     elif site.groups > 1:
         reason = "a convolution with groups"
     elif site.is_batched:
         reason = "a product of several matrices"
+    elif old is not None and (len(old.uses()) > 1 or old.is_graph_output()):
+        reason = "others read the weight, of which each would have factors of its own"
     elif size > _MOST_ELEMENTS:
         reason = f"the weight has {size:,} elements, more than {_MOST_ELEMENTS:,}"
     if reason:
