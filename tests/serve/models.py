@@ -82,3 +82,18 @@ def save(name: str, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(proto(name), path)
     return path
+
+
+def maps(kind: str, text: str) -> str:
+    """Return pairs of names, written `inner: outer, …`, as a configuration writes them."""
+    pairs = [part.split(": ") for part in text.split(", ") if part]
+    return " ".join(f'{kind} {{ key: "{key}" value: "{value}" }}' for key, value in pairs)
+
+
+def steps(*parts: tuple[str, str, str]) -> str:
+    """Return the steps of an ensemble as a configuration writes them."""
+    texts = [
+        f'step {{ model_name: "{model}" model_version: -1 {maps("input_map", i)} {maps("output_map", o)} }}'
+        for model, i, o in parts
+    ]
+    return f"ensemble_scheduling {{ {' '.join(texts)} }}\n"

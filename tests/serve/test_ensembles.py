@@ -23,23 +23,10 @@ from sardonyx.serve.models.repository import LoadOptions, Repository
 from sardonyx.serve.protocol.requests import Answer, InferRequest, SequencePosition
 from tests.serve.conftest import Client, tensor
 from tests.serve.dispatching import Gate, request, run
-from tests.serve.models import save, session
+from tests.serve.models import save, session, steps
 
 DOUBLED = ("doubled", "x: IN", "y: mid")
 NET = ("net", "x: mid", "y: OUT")
-
-
-def maps(kind: str, text: str) -> str:
-    pairs = [part.split(": ") for part in text.split(", ") if part]
-    return " ".join(f'{kind} {{ key: "{key}" value: "{value}" }}' for key, value in pairs)
-
-
-def steps(*parts: tuple[str, str, str]) -> str:
-    texts = [
-        f'step {{ model_name: "{model}" model_version: -1 {maps("input_map", i)} {maps("output_map", o)} }}'
-        for model, i, o in parts
-    ]
-    return f"ensemble_scheduling {{ {' '.join(texts)} }}\n"
 
 
 def described(inputs: str = "IN FP32 4", outputs: str = "OUT FP32 2") -> str:

@@ -25,7 +25,7 @@ from sardonyx.serve.protocol.refusals import refusal
 from tests.random_cases import cases
 from tests.serve.conftest import Client, tensor
 from tests.serve.drawn_edits import drawn_edit
-from tests.serve.models import proto, save, session
+from tests.serve.models import proto, save, session, steps
 
 X = tensor("x", "FP32", [1, 2], [1, 1])
 
@@ -156,7 +156,8 @@ def test_models_that_no_undo_reaches_are_freed(editable: Server, no_collector: N
 class Load:
     """Clients that ask without a pause and check that both outputs are of one revision."""
 
-    def __init__(self, url: str, clients: int) -> None:
+    def __init__(self, url: str, clients: int, name: str) -> None:
+        self.name = name
         self.stop = threading.Event()
         self.answers = 0
         self.failures: list[str] = []
@@ -172,7 +173,7 @@ class Load:
         last = 0
         try:
             while not self.stop.is_set():
-                result = client.infer("net", {"x": x})
+                result = client.infer(self.name, {"x": x})
                 y, z = (float(result.outputs[name][0, 0]) for name in ("y", "z"))
                 if abs(y) != abs(z) or (result.revision or 0) < last:
                     self.failures.append(f"mixed: {y} {z} at {result.revision} after {last}")
@@ -189,9 +190,9 @@ class Load:
             thread.join(120)
 
 
-def edit_under_load(url: str, clients: int, reloads: int, weights: int, edits: int) -> Load:
+def edit_under_load(url: str, clients: int, reloads: int, weights: int, edits: int, name: str = "net") -> Load:
     """Reload, update weights and edit while clients ask; in every revision, both outputs have one magnitude."""
-    load = Load(url, clients)
+    load = Load(url, clients, name)
     client = BinaryClient(url)
     for number in range(weights):
         value = np.full(2, float(number + 2), np.float32)
@@ -224,6 +225,28 @@ def test_no_answer_fails_or_is_mixed_while_a_model_changes(
         index = json.loads(json.dumps(Client(server).post("/v2/repository/index").json()))
         assert index == [{"name": "net", "version": "1", "state": "READY", "reason": ""}]
     assert proto("weighted").graph.name == "net"
+
+
+@pytest.mark.parametrize(
+    "clients, reloads, weights, edits",
+    [(4, 2, 20, 4), pytest.param(64, 100, 1000, 50, marks=pytest.mark.long)],
+)
+def test_no_answer_of_an_ensemble_fails_or_is_mixed_while_a_model_changes(
+    tmp_path: Any, clients: int, reloads: int, weights: int, edits: int
+) -> None:
+    save("weighted", tmp_path / "net.onnx")
+    save("doubled", tmp_path / "doubled.onnx")
+    maps = (("net", "x: x", "y: a, z: b"), ("doubled", "x: a", "y: y"), ("doubled", "x: b", "y: z"))
+    ends = [f'{kind} {{ name: "{end}" data_type: TYPE_FP32 dims: [ -1, 2 ] }}'
+            for kind, end in (("input", "x"), ("output", "y"), ("output", "z"))]  # fmt: skip
+    (tmp_path / "pipe").mkdir()
+    (tmp_path / "pipe" / "config.pbtxt").write_text('platform: "ensemble" ' + " ".join(ends) + steps(*maps))
+    with Server(tmp_path, http="127.0.0.1:0", control="edit") as server:
+        load = edit_under_load(server.url, clients, reloads, weights, edits, "pipe")
+        assert not load.failures, load.failures[:3]
+        assert load.answers > clients and server.revision("pipe") == reloads + weights + edits + edits // 2
+        (stats,) = Client(server).get("/v2/models/pipe/stats").json()["model_stats"]
+        assert stats["inference_stats"]["success"]["count"] == load.answers
 
 
 @pytest.mark.parametrize("name", ["net", "strings", "gather"])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import numpy as np
 
 from sardonyx import __version__
-from sardonyx.errors import OptionError, RequestError, SardonyxError, UnsupportedError
+from sardonyx.errors import ModelFileError, OptionError, RequestError, SardonyxError, UnsupportedError
 from sardonyx.runtime.session import Session
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.host import AnyEndpoint, Host
@@ -368,8 +368,11 @@ class Service:
         before = await self.in_worker(lambda: repository.override(name, override))
         try:
             await self._load_files(repository, name)
-        except BaseException:
+        except BaseException as error:
             repository.restore(name, before)
+            if override is not None and isinstance(error, ModelFileError):
+                # The client has sent what cannot be read: a repetition of the request does not help.
+                raise RequestError(error.problem, where=error.where, remedy=error.remedy) from error
             raise
 
     async def _load_files(self, repository: Repository, name: str) -> None:
