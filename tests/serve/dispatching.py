@@ -56,7 +56,7 @@ def submit(endpoint: Endpoint, item: InferRequest) -> tuple[asyncio.Future[Any],
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 20))
+    asyncio.run(asyncio.wait_for(work(), 120))
 
 
 def endpoint_of(model: ServedModel, **limits: Any) -> Endpoint:

@@ -277,7 +277,7 @@ def test_impossible_concatenations_are_refused() -> None:
 
 
 def test_a_delay_collects_rows_only_if_it_is_set() -> None:
-    model = served("net", max_delay_us=200_000, max_rows=64, preferred_rows=(3,))
+    model = served("net", max_delay_us=10**8, max_rows=64, preferred_rows=(3,))
 
     async def work() -> None:
         endpoint = endpoint_of(model)

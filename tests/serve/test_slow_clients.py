@@ -309,7 +309,7 @@ def test_slow_clients_are_ended_while_the_workers_are_busy(
     monkeypatch.setattr(free_memory.FreeMemory, "is_due", lambda memory: True)
     with Server({"net": session("net")}, http="127.0.0.1:0", limits=Limits(head_seconds=1.0)) as server:
         monkeypatch.setattr(server.service, "in_worker", busy)
-        assert begun.wait(30)
+        assert begun.wait(120)
         port = int(server.url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
             connection.sendall(b"POST /")
