@@ -254,6 +254,20 @@ def test_the_time_of_the_last_measurement_is_reserved() -> None:
     assert TimeLimit(1e-9).is_set()
 
 
+def test_nothing_is_reserved_before_there_is_a_result() -> None:
+    class Recording(TimeLimit):
+        def __init__(self) -> None:
+            super().__init__(None)
+            self.reservations: list[float] = []
+
+        def reserve(self, seconds: float) -> None:
+            self.reservations.append(seconds)
+
+    time = Recording()
+    searched(Budget(drop=0.9), ModelOfModels({**HARM, "int8": 5.0}, closing_seconds=7.0), time=time, trials=9)
+    assert time.reservations[:2] == [0.0, 0.0] and time.reservations[-1] == 7.0
+
+
 def test_no_result_is_larger_or_slower_than_static_int8() -> None:
     """Integer weights of a fifth of the bytes have a smaller product, at twice the time of static int8."""
     search = searched(Budget(drop=0.9), trials=2)
