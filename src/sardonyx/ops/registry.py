@@ -243,6 +243,7 @@ def host_operator(
     types: Callable[..., tuple[Type, ...]],
     reason: str = "its author wrote it over numpy",
     domain: str = "",
+    gradient: Callable[..., Any] | None = None,
 ) -> Callable[[F], F]:
     """Register a definition over numpy with a type rule.
 
@@ -256,6 +257,8 @@ def host_operator(
             a size that is counted from data is ``sardonyx.core.eval.host_function.unknown_size()``.
         reason: Reason for a host operator, shown in the support table.
         domain: The domain; ``ai.onnx`` by default.
+        gradient: Over Core, from the result, its cotangent, the inputs and the attributes to a cotangent for each
+            input, None for inputs without gradient; of several results, tuples of results and of cotangents.
     """
 
     def register(definition: F) -> F:
@@ -273,6 +276,7 @@ def host_operator(
                     present=present,
                     context_parameters=described.context_parameters,
                     module=definition.__module__,
+                    gradient=None if gradient is None else _of_present_inputs(gradient, present),
                 )
             return function
 
@@ -296,6 +300,23 @@ def _accept_present_inputs(function: Callable[..., Any], present: tuple[bool, ..
     def call(*operands: Any, **attributes: Any) -> Any:
         rest = iter(operands)
         return function(*[next(rest) if there else None for there in present], **attributes)
+
+    return call
+
+
+def _of_present_inputs(gradient: Callable[..., Any], present: tuple[bool, ...]) -> Callable[..., Any]:
+    """Return a gradient of the present inputs alone, which leaves out the cotangents of the omitted ones."""
+    if all(present):
+        return gradient
+
+    def call(results: Any, cotangents: Any, *operands: Any, **attributes: Any) -> Any:
+        rest = iter(operands)
+        inputs = [next(rest) if there else None for there in present]
+        returned = gradient(results, cotangents, *inputs, **attributes)
+        if not isinstance(returned, (tuple, list)):
+            return returned
+        omitted = {i for i, there in enumerate(present) if not there}
+        return tuple(dx for i, dx in enumerate(returned) if i not in omitted)
 
     return call
 

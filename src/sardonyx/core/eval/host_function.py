@@ -1,7 +1,7 @@
 """Host functions: Python over numpy with a type rule, for computations other than tensor arithmetic.
 
-Strings, sequences, optionals, maps, images, and results of data-dependent size. A host function is opaque to gradient
-and compiler; the interpreter runs the function, and the type rule describes the results.
+Strings, sequences, optionals, maps, images, and results of data-dependent size. A host function is opaque to the
+compiler; the interpreter runs the function, and the type rule describes the results. Only its author knows a gradient.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class HostFunction:
         present: For each input of the operator, True if the input is an operand; None for all.
         context_parameters: Attributes of the function that the operator does not have.
         module: The module that defines the function; by default the module of ``compute``.
+        gradient: Over Core, from the result, its cotangent, the operands and the attributes to a cotangent for each
+            operand, None for operands without gradient; of several results, tuples of results and of cotangents. None
+            if the function has no gradient.
     """
 
     __slots__ = (
@@ -42,6 +45,7 @@ class HostFunction:
         "compute",
         "context_parameters",
         "domain",
+        "gradient",
         "module",
         "name",
         "present",
@@ -60,6 +64,7 @@ class HostFunction:
         present: tuple[bool, ...] | None = None,
         context_parameters: frozenset[str] = frozenset(),
         module: str = "",
+        gradient: Callable[..., Any] | None = None,
     ) -> None:
         self.name = name
         self.type_rule = type_rule
@@ -69,6 +74,7 @@ class HostFunction:
         self.present = present
         self.context_parameters = context_parameters
         self.module = module or compute.__module__
+        self.gradient = gradient
         _known[domain, name, since, present] = self
 
     def results(self, operands: Sequence[Any], attributes: Mapping[str, Any], types: Sequence[Type]) -> tuple[Any, ...]:

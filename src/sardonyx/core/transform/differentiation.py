@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, Size, at_least, equal
+from sardonyx.core.eval.host_function import HostFunction
 from sardonyx.core.eval.substitution import substitute_values
 from sardonyx.core.eval.tensor import apply, get
 from sardonyx.core.eval.trace import inline, trace
@@ -40,6 +41,7 @@ from sardonyx.core.transform.gradients import (
     softmax_cotangent,
 )
 from sardonyx.core.transform.loop_sums import move_sums_out
+from sardonyx.core.transform.registered_gradients import registered_cotangents
 from sardonyx.errors import RuleError, UnsupportedError
 
 _SAVED = ({"contract", "convolve"}, {"cos", "div", "erf", "exp", "log", "pow", "sin", "tanh"})
@@ -609,13 +611,23 @@ def _sizes_of_symbols(value: Value, new: Sequence[Value]) -> Mapping[str, Size]:
 
 @gradient_rule("host")
 def _host(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-    if _positions(backward, value.operands):
+    function: HostFunction = value.params["function"]
+    positions = _positions(backward, value.operands)
+    if not positions:
+        return [None] * len(value.operands)
+    if function.gradient is None:
         raise UnsupportedError(
-            f"the host function {value.params['function'].name} has no gradient.",
+            f"the host function {function.name} has no gradient.",
             where=value.origin,
-            remedy="Stop the gradient before it, or write it over Core.",
+            remedy="Register one (`host_operator(..., gradient=)`), stop the gradient ahead, or write it over Core.",
         )
-    return [None] * len(value.operands)
+    results = _results_of(value)
+    complete = [
+        dy if dy is not None or not is_differentiable(y.type) else L.zeros_like(y)  # type: ignore[arg-type]
+        for y, dy in zip(results, cotangents, strict=True)
+    ]
+    contributions = registered_cotangents(value, results, complete, positions)
+    return _scatter_cotangents(len(value.operands), positions, contributions)
 
 
 __all__ = [
