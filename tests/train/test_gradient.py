@@ -44,6 +44,22 @@ def test_gradients_by_inputs_weights_and_inner_tensors_equal_differences() -> No
     assert (result["image_gradient"] * direction).sum() == pytest.approx((ahead - behind) / 2e-3, rel=2e-2)
 
 
+def test_derivatives_keep_the_names_of_parameters() -> None:
+    result = sardonyx.gradient(classifier(), "logits", ["image"])
+    own = {w.name for w in onnx.load_model_from_string(classifier()).graph.initializer if len(w.dims) > 1}
+    assert {"conv1.weight", "head.weight"} <= own <= set(result.graph.initializers)
+    again = sardonyx.gradient(result, "image_gradient", ["head.weight"])
+    product = sardonyx.gradient(classifier(), "logits", ["head.weight", "image"], kind="hvp")
+    head = np.zeros(result.graph.initializers["head.weight"].shape.numpy(), np.float32)
+    tangents = {"image_tangent": np.ones_like(IMAGE), "head.weight_tangent": head}
+    np.testing.assert_allclose(
+        answers(again, {"image": IMAGE})["head.weight_gradient"],
+        answers(product, {"image": IMAGE} | tangents)["head.weight_product"],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
 def test_products_with_the_jacobian_agree_from_both_sides() -> None:
     rng = np.random.default_rng(4)
     v, u = rng.standard_normal(IMAGE.shape).astype(np.float32), rng.standard_normal((3, 3)).astype(np.float32)

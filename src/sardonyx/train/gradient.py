@@ -43,6 +43,8 @@ def gradient(
     """Return a model that computes derivatives besides its outputs.
 
     The result has the inputs and outputs of the model, and an output ``NAME_gradient`` for each differentiated tensor.
+    Its parameters have the names of those of the model, so that a session updates them and a second derivative names
+    them.
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``, which is not changed.
@@ -114,7 +116,9 @@ class _Parts(NamedTuple):
 
 def _portable(model: ir.Model, parts: _Parts, kind: Kind) -> ir.Model:
     graph = model.graph
-    weights = {str(x.name): x.const_value for x in parts.wrt if x.name in graph.initializers}
+    # All parameters keep their names: the weights of the result can be updated, and differentiated again.
+    named = [*(str(x.name) for x in parts.wrt), *(one.name for one in find_parameters(model))]
+    weights = {name: graph.initializers[name].const_value for name in named if name in graph.initializers}
     make_inputs(model, list(weights))
     for value in (parts.of, *parts.wrt):
         if value not in graph.outputs:
@@ -137,11 +141,13 @@ def _portable(model: ir.Model, parts: _Parts, kind: Kind) -> ir.Model:
     result = to_model(
         simplify(function), input_names=[*inputs, *extra_inputs], output_names=[*parts.outputs, *extra_outputs]
     )
+    differentiated = {str(value.name) for value in parts.wrt}
     for name, tensor in weights.items():
         value = next(value for value in result.graph.inputs if value.name == name)
         result.graph.inputs.remove(value)
-        value.const_value = tensor
-        result.graph.register_initializer(value)
+        if value.uses() or value in result.graph.outputs or name in differentiated:
+            value.const_value = tensor
+            result.graph.register_initializer(value)
     return result
 
 
