@@ -100,7 +100,7 @@ def test_finetune_distill_and_gradient_write_models(folder: Path) -> None:
         ["train", "@model.onnx", "--data", "@train.npz", "--optimizer", "adamm", "-o", "@t.onnx"],
         ["train", "@model.onnx", "--data", "@train.npz", "--optimizer", "lion", "--momentum", "0.9", "-o", "@t.onnx"],
         ["train", "@model.onnx", "--data", "@train.npz", "--loss", "cross", "-o", "@t.onnx"],
-        ["train", "@model.onnx", "--data", "@train.npz", "--schedule", "step", "-o", "@t.onnx"],
+        ["train", "@model.onnx", "--data", "@train.npz", "--schedule", "steps", "-o", "@t.onnx"],
         ["train", "@model.onnx", "--data", "@train.npz", "--trainable", "heat*", "-o", "@t.onnx"],
         ["gradient", "@model.onnx", "--kind", "hessian", "-o", "@t.onnx"],
     ],
@@ -202,6 +202,19 @@ def test_options_of_the_loss_and_of_stopping_reach_the_training(
     assert run(folder, *weighted, "--accumulate", "2", "--ema", "0.9") == 0
 
 
+def test_the_rate_falls_at_milestones_and_sharpness_aware_steps_differ(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "@model.onnx", "--data", "@train.npz", "--epochs", "2", "--batch-size", "32", "--json"]
+    steps = 2 * -(-96 // 32)
+    assert run(folder, *words, "-o", "@a.onnx", "--schedule", "step", "--milestones", f"1,{steps - 1}") == 0
+    rates = [row["rate"] for row in json.loads(capsys.readouterr().out)["history"]]
+    assert rates == pytest.approx([1e-4, 1e-5])
+    assert run(folder, *words, "-o", "@b.onnx", "--sam", "0.5") == 0
+    assert run(folder, *words, "-o", "@c.onnx") == 0
+    assert (folder / "b.onnx").read_bytes() != (folder / "c.onnx").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -215,6 +228,13 @@ def test_options_of_the_loss_and_of_stopping_reach_the_training(
             ["--loss", "mse", "--soft-labels"],
             "--soft-labels: the loss mse has no such option. Use it with cross-entropy.",
         ),
+        (["--schedule", "step"], "--schedule: the schedule step needs steps. Give --milestones 1000,2000."),
+        (
+            ["--schedule", "step", "--milestones", "1,b"],
+            "--milestones: expected numbers of steps with commas, got '1,b'.",
+        ),
+        (["--milestones", "5"], "--milestones: the schedule constant has no such option. Use it with step."),
+        (["--sam", "0"], "--sam: expected a length above 0, got 0.0."),
         (["--warmup", "5"], "--warmup: the schedule constant has no such option. Use it with cosine, linear."),
         (["--optimizer", "adagrad", "--momentum", "0.5"], "--momentum: the optimizer adagrad has no such option."),
         (["--label-smoothing", "2"], "--label-smoothing: expected a number of at least 0 and of at most 1, got 2.0."),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from sardonyx.train.losses import Loss
-    from sardonyx.train.optimizers import Optimizer
+    from sardonyx.train.optimizers import SAM, Optimizer
     from sardonyx.train.schedules import Schedule
     from sardonyx.train.trainer.history import History
     from sardonyx.train.trainer.trainer import Trainer
@@ -41,7 +41,15 @@ class LoopOptions:
         str, typer.Option(help="adamw, adam, sgd, lion, muon, lamb, adafactor, adagrad, rmsprop or adadelta.")
     ] = "adamw"
     rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 1e-3
-    schedule: Annotated[str, typer.Option(help="constant, cosine, linear, one-cycle or plateau.")] = "constant"
+    sam: Annotated[
+        float | None,
+        typer.Option(help="Take gradients at weights moved by this length (SAM), e.g. 0.05.", show_default=False),
+    ] = None
+    schedule: Annotated[str, typer.Option(help="constant, step, cosine, linear, one-cycle or plateau.")] = "constant"
+    milestones: Annotated[
+        str | None,
+        typer.Option(help="Steps after which the rate of step is a tenth of before (1000,2000).", show_default=False),
+    ] = None
     warmup: Annotated[int, typer.Option(help="Steps from a rate of 0, of cosine and linear.")] = 0
     weight_decay: Annotated[float | None, typer.Option(help="Decay of weights.", show_default=False)] = None
     momentum: Annotated[float | None, typer.Option(help="Momentum of sgd, rmsprop or muon.", show_default=False)] = None
@@ -159,33 +167,48 @@ OPTIONS_OF_LOSSES = {"output": "--loss-output", "soft": "--soft-labels"}
 """As :data:`OPTIONS_OF_PARAMETERS`, of losses."""
 
 
-def make_optimizer(options: LoopOptions) -> Optimizer:
+def make_optimizer(options: LoopOptions) -> Optimizer | SAM:
     """Return the optimizer that the options describe.
 
     Raises:
         OptionError: An option is unknown or impossible.
     """
-    from sardonyx.train.optimizers import OPTIMIZERS
+    from sardonyx.train.optimizers import OPTIMIZERS, SAM
     from sardonyx.train.schedules import SCHEDULES
 
     name, schedule = options.optimizer, options.schedule
     if name not in OPTIMIZERS:
         raise OptionError(f"expected one of {', '.join(OPTIMIZERS)}, got {name!r}.", where="--optimizer")
-    if schedule not in SCHEDULES or schedule == "step":
-        known = ", ".join(one for one in SCHEDULES if one != "step")
-        raise OptionError(f"expected one of {known}, got {schedule!r}.", where="--schedule")
+    if schedule not in SCHEDULES:
+        raise OptionError(f"expected one of {', '.join(SCHEDULES)}, got {schedule!r}.", where="--schedule")
+    if schedule == "step" and options.milestones is None:
+        raise OptionError("the schedule step needs steps.", where="--schedule", remedy="Give --milestones 1000,2000.")
     if schedule == "plateau" and options.evaluation is None:
         raise OptionError("the schedule plateau watches the loss of --eval.", where="--schedule", remedy="Give --eval.")
     rates: float | Schedule = options.rate
-    if schedule != "constant" or options.warmup:
+    if schedule != "constant" or options.warmup or options.milestones is not None:
         kind = SCHEDULES[schedule]
-        extra = {"warmup": options.warmup} if options.warmup else {}
+        extra: dict[str, Any] = {"warmup": options.warmup} if options.warmup else {}
+        if options.milestones is not None:
+            extra["milestones"] = _milestones(options.milestones)
         _require_fields(kind, extra, f"the schedule {schedule}", SCHEDULES)
         rates = kind(rate=options.rate, **extra)
     chosen = {name: getattr(options, name) for name in ("weight_decay", "momentum")}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     _require_fields(OPTIMIZERS[name], chosen, f"the optimizer {name}", OPTIMIZERS)
-    return OPTIMIZERS[name](rate=rates, **chosen)
+    base = OPTIMIZERS[name](rate=rates, **chosen)
+    if options.sam is None:
+        return base
+    if not options.sam > 0:
+        raise OptionError(f"expected a length above 0, got {options.sam}.", where="--sam")
+    return SAM(base=base, rho=options.sam)
+
+
+def _milestones(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise OptionError(f"expected numbers of steps with commas, got {text!r}.", where="--milestones")
+    return [int(word) for word in words]
 
 
 def _require_fields(kind: type[Any], names: Iterable[str], subject: str, known: Mapping[str, type[Any]]) -> None:
