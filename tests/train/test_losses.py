@@ -200,6 +200,19 @@ def test_an_output_of_another_kind_than_the_label_is_refused() -> None:
     assert "labels" in train.Trainer(renamed, train.MeanSquaredError("one")).batch_types
 
 
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda outputs, labels: outputs - labels["labels"], "raised TypeError"),
+        (lambda outputs, labels: labels * labels, "raised TypeError"),
+        (lambda outputs, labels: outputs["logits"] - labels["labels"], "raised KeyError"),
+    ],
+)
+def test_errors_of_a_function_of_outputs_and_labels_are_named(function: Any, text: str) -> None:
+    with pytest.raises(OptionError, match=rf"loss: the function {text}.*outputs\[\"one\"\] - labels\[\"labels\"\]"):
+        train.Trainer(pair_model(), function)
+
+
 def test_every_loss_has_a_name() -> None:
     assert {type(loss_of(name)) for name in LOSSES} == set(LOSSES.values())
     with pytest.raises(OptionError, match="expected one of"):

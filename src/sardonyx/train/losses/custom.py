@@ -15,7 +15,7 @@ from sardonyx.core.eval.trace import inline, trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
-from sardonyx.errors import OptionError
+from sardonyx.errors import OptionError, SardonyxError
 from sardonyx.model import Loadable, load
 from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.graph import prepare
@@ -84,7 +84,7 @@ class FunctionLoss(Loss):
 
         def body(*values: Any) -> list[Any]:
             named = _Labels(zip(labels, values[first:], strict=True))
-            return [self.function(dict(zip(outputs, values[:first], strict=True)), named)]
+            return [self._called(dict(zip(outputs, values[:first], strict=True)), named)]
 
         try:
             trace("loss", body, [*outputs.values(), *labels.values()])
@@ -92,12 +92,30 @@ class FunctionLoss(Loss):
             return error.name
         return None
 
+    def _called(self, outputs: Mapping[str, Any], labels: _Labels) -> Any:
+        """Return what the function returns.
+
+        Raises:
+            OptionError: The function raises an error other than one of Sardonyx.
+        """
+        try:
+            return self.function(outputs, labels)
+        except (SardonyxError, _MissingLabelError):
+            raise
+        except Exception as error:
+            name = next(iter(outputs))
+            raise OptionError(
+                f"the function raised {type(error).__name__}: {error}",
+                where="loss",
+                remedy=f'Read tensors by name, as outputs["{name}"] - labels["labels"].',
+            ) from error
+
     def reads(self, outputs: OutputTypes) -> tuple[str, ...]:
         return tuple(self.outputs) or super().reads(outputs)
 
     def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
         try:
-            value = self.function(outputs, _Labels(labels))
+            value = self._called(outputs, _Labels(labels))
         except _MissingLabelError as error:
             raise OptionError(
                 f"the function reads the label {error.name!r}, which has no type.",
