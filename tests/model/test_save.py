@@ -28,6 +28,12 @@ class Failing(ir.LazyTensor):
         raise OSError(5, "Input/output error")
 
 
+def test_a_message_is_made_of_all_that_can_be_loaded(tmp_path: Path) -> None:
+    save(small(), tmp_path / "m.onnx")
+    for source in (tmp_path / "m.onnx", str(tmp_path / "m.onnx"), serialize(small()), small(), load(small())):
+        assert serialize(to_proto(source)) == serialize(small())
+
+
 @pytest.mark.parametrize("external", [False, True])
 def test_equal_models_give_equal_bytes(external: bool, everything: onnx.ModelProto, tmp_path: Path) -> None:
     for name in ("a", "b"):

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import InvalidModelError, ModelFileError, ModelTooLargeError, OptionError
 from sardonyx.model.external import write_all
-from sardonyx.model.load import from_proto, require_plain
+from sardonyx.model.load import Loadable, from_proto, load, require_plain
 from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor, contents_of
 from sardonyx.model.wire import RAW_DATA, Payload, insert_payloads
 from sardonyx.model.writer import Placement, Writer, write_contents
@@ -47,11 +47,11 @@ _FORMAT_OF_SUFFIX = {
 }
 
 
-def to_proto(model: ir.Model, *, weights: bool = True) -> onnx.ModelProto:
+def to_proto(model: Loadable, *, weights: bool = True) -> onnx.ModelProto:
     """Convert a Model to a protobuf message.
 
     Args:
-        model: The Model; not changed.
+        model: The Model, which is not changed; or a path, bytes or message to load first.
         weights: False omits the contents of tensors of 1,024 bytes and more: such tensors become references to
             external data at `SKELETON_LOCATION`, so that shape inference and checks stay cheap.
 
@@ -64,6 +64,8 @@ def to_proto(model: ir.Model, *, weights: bool = True) -> onnx.ModelProto:
         InvalidModelError: A part of the Model cannot be represented in a file.
         ExternalDataError: The contents of a tensor cannot be read.
     """
+    if not isinstance(model, ir.Model):
+        model = load(model)
     proto = onnx.ModelProto()
     if not weights:
         _write(model, proto, _Skeleton())
