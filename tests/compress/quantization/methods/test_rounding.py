@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sardonyx.compress.quantization.methods.adaquant import adaquant
 from sardonyx.compress.quantization.methods.adaround import adaround
 from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_scales
 from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
@@ -49,6 +50,7 @@ ROUNDINGS: dict[str, Callable[[np.ndarray, np.ndarray, Grid], np.ndarray]] = {
     "gptq in the order of columns": lambda rows, hessian, grid: by_gptq(rows, hessian, grid, by_activation=False),
     "descent": by_descent,
     "adaround": lambda rows, hessian, grid: adaround(rows, hessian, grid, steps=60),
+    "adaquant": lambda rows, hessian, grid: adaquant(rows, hessian, grid, steps=100),
 }
 
 
@@ -191,6 +193,8 @@ def test_bad_options_are_refused() -> None:
     weights, hessian = layer(3)
     with pytest.raises(OptionError, match="at least 1 step"):
         adaround(weights, hessian, grid_of(weights), steps=0)
+    with pytest.raises(OptionError, match="at least 1 step"):
+        adaquant(weights, hessian, grid_of(weights), steps=0)
     with pytest.raises(OptionError, match="norm above 0"):
         fit_half_quadratic(weights, INT4, symmetric=True, norm=0)
     with pytest.raises(OptionError, match="importances"):

@@ -10,6 +10,7 @@ import numpy as np
 from sardonyx.base.blas_threads import products
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compress.quantization.bias_correction import has_corrected_mean
+from sardonyx.compress.quantization.methods.adaquant import adaquant
 from sardonyx.compress.quantization.methods.adaround import adaround
 from sardonyx.compress.quantization.methods.gptq import descend, descend_groups, gptq, refit_scales
 from sardonyx.compress.quantization.methods.grids import Grid
@@ -64,6 +65,16 @@ def round_by_gradient(site: WeightSite, scheme: Scheme, inputs: SiteInput | None
 def _by_gradient(objective: Objective, nearest: Rounded, width: int) -> Rounded:
     del width
     return objective.rounded(nearest.grid, adaround(objective.rows, objective.hessian, nearest.grid))
+
+
+def round_straight_through(site: WeightSite, scheme: Scheme, inputs: SiteInput | None) -> QuantizedWeight:
+    """Return integers by AdaQuant, with refitted scales."""
+    return _chosen(site, scheme, inputs, _straight_through)
+
+
+def _straight_through(objective: Objective, nearest: Rounded, width: int) -> Rounded:
+    result = objective.rounded(nearest.grid, adaquant(objective.rows, objective.hessian, nearest.grid))
+    return refit_scales(objective, result, width) if width else result
 
 
 def _second_order(objective: Objective, nearest: Rounded, width: int) -> Rounded:

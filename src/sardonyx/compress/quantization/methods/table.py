@@ -32,6 +32,8 @@ METHODS: Mapping[str, Method] = {
                round=rounding.round_by_second_order),
         Method("adaround", "integers below or above, learned by gradients", _MOMENTS,
                round=rounding.round_by_gradient),
+        Method("adaquant", "weights trained through their rounding, then refitted scales", _MOMENTS,
+               round=rounding.round_straight_through),
         Method("awq", "weights with large inputs grow ahead of rounding", _SQUARES, scale_by_activation,
                rounding.round_by_importance),
         Method("awq-gptq", "AWQ's factors, then GPTQ's integers", _MOMENTS, scale_by_activation,
