@@ -159,6 +159,9 @@ REFUSED: dict[str, tuple[type[Exception], dict[str, Any], str]] = {
     "drop alone": (OptionError, {"drop": 0.5}, "a permitted loss needs a metric"),
     "scheme": (OptionError, {"scheme": "int7"}, "expected a Scheme or one of"),
     "method": (OptionError, {"method": "magic"}, "expected 'auto' or one of"),
+    "kind of scheme": (OptionError, {"scheme": None}, "expected a name or a Scheme, got NoneType"),
+    "kind of method": (OptionError, {"method": ["gptq"]}, "expected 'auto' or one of"),
+    "kind of drop": (OptionError, {"drop": "0.5", "evaluate": lambda session: 1.0}, "of 0 or more, got '0.5'"),
 }
 
 

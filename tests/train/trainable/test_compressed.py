@@ -91,6 +91,13 @@ def test_folded_batch_normalization_is_restored() -> None:
     data = images(64)
     feeds = [{"image": data["image"][i : i + 16]} for i in range(0, 64, 16)]
     restored = train.restore_batch_norm(folded, feeds)
+    whole = train.restore_batch_norm(folded, {"image": data["image"]})
+    for name in (name for name in restored.graph.initializers if "mean" in name or "var" in name):
+        one, other = (model.graph.initializers[name].const_value.numpy() for model in (restored, whole))
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    for wrong in ([data["image"]], "calibration.npz", []):
+        with pytest.raises(OptionError, match="feeds: expected"):
+            train.restore_batch_norm(folded, wrong)
     expected = sardonyx.Session(folded, compile="off").run(None, feeds[0])[0]
     np.testing.assert_allclose(
         sardonyx.Session(restored, compile="off").run(None, feeds[0])[0], expected, rtol=1e-4, atol=1e-5

@@ -94,8 +94,8 @@ def require_metric(drop: float | None, evaluate: Evaluate | None) -> None:
 
 
 def _require_drop(drop: float | None) -> None:
-    if drop is not None and not 0 <= drop < float("inf"):
-        raise OptionError(f"expected a number of 0 or more, got {drop}.", where="drop")
+    if drop is not None and not (isinstance(drop, (int, float)) and 0 <= drop < float("inf")):
+        raise OptionError(f"expected a number of 0 or more, got {drop!r}.", where="drop")
 
 
 def metric_change(

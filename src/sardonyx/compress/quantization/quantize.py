@@ -256,7 +256,7 @@ def _method(method: str | Method, scheme: Scheme, mode: Mode, elements: int, *, 
         return method
     if method == "auto":
         return automatic_method(scheme, mode, elements, has_data=has_data)
-    if method not in ROUNDING:
+    if not isinstance(method, str) or method not in ROUNDING:
         raise OptionError(f"expected 'auto' or one of {', '.join(ROUNDING)}, got {method!r}.", where="method")
     if ROUNDING[method].requires_data and not has_data:
         raise OptionError(

@@ -237,6 +237,8 @@ def named_scheme(name: str, where: str = "scheme") -> tuple[Scheme, bool]:
     Raises:
         OptionError: Unknown name.
     """
+    if not isinstance(name, str):
+        raise OptionError(f"expected a name or a Scheme, got {type(name).__name__}.", where=where)
     bits = _BITS.fullmatch(name)
     if bits is not None:
         weights, activations = bits.groups()

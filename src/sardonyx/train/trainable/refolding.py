@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import UnsupportedError
+from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load
 from sardonyx.rewrite.analysis.names import Names, node_label, value_names
 from sardonyx.runtime.session import Session
@@ -17,7 +17,11 @@ from sardonyx.train.trainable.trainable_models import trainable_form
 _EPSILON = 1e-5
 
 
-def restore_batch_norm(model: Loadable, feeds: Sequence[Mapping[str, Any]], *, momentum: float = 0.9) -> ir.Model:
+Feeds = Mapping[str, Any] | Iterable[Mapping[str, Any]]
+"""Inputs by name, for one or for several calls."""
+
+
+def restore_batch_norm(model: Loadable, feeds: Feeds, *, momentum: float = 0.9) -> ir.Model:
     """Return a model that normalizes the results of convolutions, and answers as before in inference mode.
 
     The statistics of the results are measured on feeds; the scale and the shift of a channel undo the normalization:
@@ -25,10 +29,11 @@ def restore_batch_norm(model: Loadable, feeds: Sequence[Mapping[str, Any]], *, m
 
     Args:
         model: A model whose convolutions have a bias, as exporters leave when they fold BatchNormalization.
-        feeds: Inputs by name.
+        feeds: Inputs by name, or an iterable of such.
         momentum: Momentum of the running statistics.
 
     Raises:
+        OptionError: The feeds are not inputs by name, or there are none.
         UnsupportedError: No convolution with constant weights and bias has another result than an output of the model.
         SardonyxError: The model cannot be read or run.
 
@@ -60,14 +65,18 @@ def _is_folded(node: ir.Node) -> bool:
     return constant and "BatchNormalization" not in readers
 
 
-def _measured(
-    model: ir.Model, names: Sequence[str], feeds: Sequence[Mapping[str, Any]]
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def _measured(model: ir.Model, names: Sequence[str], feeds: Feeds) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the mean and the variance of each channel of some tensors over all feeds."""
     session = Session(model, compile="wait")
     sums: list[list[np.ndarray]] = []
     count = [0] * len(names)
-    for feed in feeds:
+    for feed in [feeds] if isinstance(feeds, Mapping) else feeds:
+        if not isinstance(feed, Mapping):
+            raise OptionError(
+                f"expected inputs by name, got {type(feed).__name__}.",
+                where="feeds",
+                remedy='Give `{"image": x}`, or a list of such.',
+            )
         for i, array in enumerate(session.run(list(names), dict(feed))):
             wide = np.asarray(array, np.float64)
             axes = (0, *range(2, wide.ndim))
@@ -78,7 +87,7 @@ def _measured(
                 sums[i] = [a + b for a, b in zip(sums[i], part, strict=True)]
             count[i] += wide.size // wide.shape[1]
     if not sums:
-        raise UnsupportedError("expected at least one feed.", where="feeds")
+        raise OptionError("expected at least one feed.", where="feeds")
     return [
         (total / n, np.maximum(square / n - np.square(total / n), 0))
         for (total, square), n in zip(sums, count, strict=True)
