@@ -191,3 +191,17 @@ def test_a_matrix_without_cholesky_factor_has_nan_in_place_of_the_factor() -> No
     assert result.report.verdict.status == "proved", result.report.verdict.reason
     answer = sardonyx.Session(result.model).run(None, {result.model.graph.inputs[0].name: matrix})[0]
     np.testing.assert_array_equal(answer, jnp.linalg.cholesky(matrix))
+
+
+def test_elements_are_replaced_by_a_function_of_themselves() -> None:
+    rows = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    result = sardonyx.convert(lambda x: x.at[..., -1].apply(jnp.tanh), (rows,), framework="jax")
+    assert result.report.verdict.status == "proved", result.report.verdict.reason
+
+
+def test_numbers_are_rounded_to_any_bits_of_the_mantissa() -> None:
+    numbers = np.array([1.0, 1 + 2**-11, 1 + 3 * 2**-11, -3.14159, 1e-30, 65504.7], np.float32)
+    result = sardonyx.convert(lambda x: lax.reduce_precision(x, 8, 10), (numbers,), framework="jax")
+    assert result.report.verdict.status == "proved", result.report.verdict.reason
+    answer = sardonyx.Session(result.model).run(None, {result.model.graph.inputs[0].name: numbers})[0]
+    np.testing.assert_array_equal(answer, lax.reduce_precision(numbers, 8, 10))

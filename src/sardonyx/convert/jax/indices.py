@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.convert.jax.linear_algebra import inlined
 from sardonyx.convert.jax.primitives import iota, strides_of
 from sardonyx.convert.jax.translation import Context, dtype_of, rule
 from sardonyx.errors import UnsupportedError
@@ -150,7 +151,10 @@ def _gather(c: Context, e: Any, x: ir.Value, indices: ir.Value) -> ir.Value:
     "scatter-max",
     "scatter_max",
 )
-def _scatter(c: Context, e: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> ir.Value:
+def _scatter(c: Context, e: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> Any:
+    body = e.params.get("update_jaxpr")
+    if e.primitive.name == "scatter" and body is not None and body.outvars[0] is not body.invars[1]:
+        return inlined(c, _applied(e.params), e, (x, indices, updates))
     p, shape, result = e.params, e.invars[0].aval.shape, e.invars[2].aval.shape
     d = p["dimension_numbers"]
     window_axes = [a for a in range(len(shape)) if a not in d.inserted_window_dims and a not in d.operand_batching_dims]
@@ -176,3 +180,30 @@ def _scatter(c: Context, e: Any, x: ir.Value, indices: ir.Value, updates: ir.Val
     kind = e.primitive.name.replace("_", "-").partition("-")[2] or "none"
     merged = c.node("ScatterElements", spare, index, c.node("Reshape", updates, c.ints([-1])), axis=0, reduction=kind)
     return c.reshaped(c.node("Slice", merged, c.ints([0]), count, c.ints([0])), shape)
+
+
+def _applied(p: Any) -> Any:
+    """Return the function of JAX that replaces the elements at some indices by a function of themselves."""
+    import jax
+    import jax.numpy as jnp
+    from jax.extend import core
+
+    body = p["update_jaxpr"]
+    if not p["unique_indices"] or any(body.invars[1] in equation.invars for equation in body.eqns):
+        raise UnsupportedError("scatter by a function of updates, or of elements that may repeat", where="jax")
+    function = core.jaxpr_as_fun(core.ClosedJaxpr(body, p["update_consts"]))
+
+    def apply(x: Any, indices: Any, updates: Any) -> Any:
+        marks = jax.lax.scatter(
+            jnp.zeros(x.shape, np.int32),
+            indices,
+            jnp.ones(updates.shape, np.int32),
+            p["dimension_numbers"],
+            indices_are_sorted=p["indices_are_sorted"],
+            unique_indices=True,
+            mode=p["mode"],
+        )
+        changed = jax.vmap(lambda element: function(element, jnp.zeros((), x.dtype))[0])(x.reshape(-1))
+        return jnp.where(marks > 0, changed.reshape(x.shape), x)
+
+    return apply

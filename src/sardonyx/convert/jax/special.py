@@ -266,14 +266,32 @@ def _bitcast(c: Context, e: Any, x: ir.Value) -> ir.Value:
     return c.node("BitCast", x, to=ir.DataType.from_numpy(target))
 
 
+def _rounded(bits: int) -> Any:
+    """Return the function of JAX that rounds float32 to fewer bits of the mantissa, to the nearest even number."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    cut = 23 - bits
+
+    def rounded(x: Any) -> Any:
+        code = lax.bitcast_convert_type(x, np.int32)
+        above = lax.shift_right_arithmetic(code, np.int32(cut)) & np.int32(1)
+        code = (code + np.int32((1 << (cut - 1)) - 1) + above) & np.int32(-(1 << cut))
+        return jnp.where(jnp.isfinite(x), lax.bitcast_convert_type(code, np.float32), x)
+
+    return rounded
+
+
 @rule("reduce_precision")
-def _reduce_precision(c: Context, e: Any, x: ir.Value) -> ir.Value:
+def _reduce_precision(c: Context, e: Any, x: ir.Value) -> Any:
     """Translate rounding to a type with fewer bits; numbers below its normal ones become zero."""
     source = dtype_of(e.invars[0])
     bits = int(e.params["exponent_bits"]), int(e.params["mantissa_bits"])
     info = ir.DataType.from_numpy(source)
     kinds = {(8, 23): ir.DataType.FLOAT, (11, 52): ir.DataType.DOUBLE, (8, 7): ir.DataType.BFLOAT16}
     kind = {**kinds, (5, 10): ir.DataType.FLOAT16}.get(bits)
+    if kind is None and bits[0] == 8 and bits[1] < 23 and source == np.float32:
+        return inlined(c, _rounded(bits[1]), e, (x,))
     if kind is None or kind.bitwidth > info.bitwidth:
         raise UnsupportedError(f"rounding to {bits[0]} bits of exponent and {bits[1]} of mantissa", where="jax")
     if kind == info:
