@@ -160,7 +160,7 @@ def round_trip(source: str, case: str, way: str) -> dict[str, Any]:
 
     def converted() -> dict[str, Any]:
         target = "torch" if way == "round-trip" else way.removeprefix("to-")
-        result = sardonyx.convert_to(model, target, inputs=feeds)
+        result = sardonyx.convert_to(model, target, inputs=feeds, sizes=_fixed_sizes(model, target, feeds))
         report = result.report
         return {
             **_reported(report),
@@ -171,6 +171,20 @@ def round_trip(source: str, case: str, way: str) -> dict[str, Any]:
         }
 
     return _measured(row, began, converted)
+
+
+SIZES = {"batch": 1, "N": 1}
+"""Sizes for targets without open sizes where no inputs tell one; all others are 64."""
+
+
+def _fixed_sizes(model: Any, target: str, feeds: Any) -> dict[str, int]:
+    """Return numbers for the open sizes of a model, if the target needs them and no inputs have them."""
+    from sardonyx.export.targets import target_of
+    from sardonyx.rewrite.verify.inputs import open_sizes
+
+    if feeds is not None or target_of(target).opens_sizes:
+        return {}
+    return {name: 1 if is_leading else SIZES.get(name, 64) for name, is_leading in open_sizes(model).items()}
 
 
 def _named(model: Any, inputs: Any) -> dict[str, Any] | None:
