@@ -114,6 +114,17 @@ def test_a_change_of_the_weights_in_the_last_bits_is_noise() -> None:
     assert "last bits" in " ".join((verdict.reason, *verdict.notes))
 
 
+@pytest.mark.parametrize("scale", [np.inf, np.nan, 5.0])
+def test_a_large_change_by_the_weights_explains_no_wrong_model(scale: float) -> None:
+    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return {"y": source(feeds)["y"] * np.float32(1.5)}
+
+    def shaken(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        return {"y": run(feeds)["y"] * np.float32(scale)}
+
+    assert Witness(imported(run, shaken=shaken)).judge(net()).verdict.status == "different"
+
+
 def test_a_wrong_model_of_a_quantized_source_is_detected() -> None:
     def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
         return coarse(feeds, shift=0.5)

@@ -386,18 +386,22 @@ class Witness:
         assert self._imported.run is not None
         noise: dict[str, float] = {}
         for seed in range(CODE_PERTURBATIONS if bits else PERTURBATIONS):
-            runs = [partial(self._imported.run, perturbed(sample.feeds, seed, bits))]
+            self._add_noise(noise, sample, partial(self._imported.run, perturbed(sample.feeds, seed, bits)), np.inf)
             if not bits and self._imported.shaken is not None:
-                runs.append(partial(self._imported.shaken, sample.feeds, seed))
-            for run in runs:
-                try:
-                    answers = run()
-                except EvaluationError:
-                    continue
-                for name, expected in sample.answers.items():
-                    change = difference(name, self._numbers(expected), self._numbers(answers[name]))
-                    noise[name] = max(noise.get(name, 0.0), change.error)
+                shaken = partial(self._imported.shaken, sample.feeds, seed)
+                self._add_noise(noise, sample, shaken, MOST_ROUNDING / NOISE)
         return noise
+
+    def _add_noise(self, noise: dict[str, float], sample: Sample, run: Callable[[], Answers], most: float) -> None:
+        """Add the change of the answers in one run; a change without a size counts for nothing below a limit."""
+        try:
+            answers = run()
+        except EvaluationError:
+            return
+        for name, expected in sample.answers.items():
+            change = difference(name, self._numbers(expected), self._numbers(answers[name])).error
+            if change <= most or np.isfinite(change):
+                noise[name] = max(noise.get(name, 0.0), min(change, most))
 
     def _guilty(self, sample: Sample) -> str:
         """Return the first layer of the imported model whose result differs from the source's."""

@@ -316,10 +316,14 @@ def proof_of(
 
 
 def _with_other_weights(model: ir.Model, feeds: Feeds, seed: int) -> Any:
-    """Return the answers of a model whose weights are changed in the last bits."""
+    """Return the answers of a model whose weights are changed in the last bits.
+
+    Vectors and scalars stay: some are scales and limits, from which sizes are computed.
+    """
     changed = copy_model(model)
     for name, value in changed.graph.initializers.items():
-        if value.const_value is not None and value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        is_matrix = value.const_value is not None and len(value.const_value.shape) > 1
+        if is_matrix and value.const_value is not None and value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
             value.const_value = ir.tensor(perturbed({name: value.const_value.numpy()}, seed)[name], name=name)
     with tempfile.TemporaryDirectory(prefix="sardonyx-export-") as folder:
         path = Path(folder) / "model.onnx"

@@ -198,6 +198,21 @@ def test_decompose_refuses_the_oldest_operators() -> None:
         decompose(model_io.from_proto(proto), {"Exp"})
 
 
+@pytest.mark.parametrize(
+    ("op_type", "text"),
+    [
+        ("Resize", "agraph (float[1,2,4,4] x) => (float[1,2,8,8] y) <float[4] s = {1, 1, 2, 2}> { y = Resize"
+         " <mode = \"nearest\", coordinate_transformation_mode = \"asymmetric\", nearest_mode = \"floor\"> (x, , s) }"),
+        ("ScatterElements", "agraph (float[4] x, int64[2] i, float[2] u) => (float[4] y)"
+         " { y = ScatterElements <axis = 0> (x, i, u) }"),
+    ],
+)  # fmt: skip
+def test_an_operator_with_an_older_name_has_no_decomposition(op_type: str, text: str) -> None:
+    proto = parse(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    with pytest.raises(OpsetConversionError, match="under another name"):
+        decompose(model_io.from_proto(proto), {op_type})
+
+
 def test_constants_are_computed_without_any_other_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     model = parse(

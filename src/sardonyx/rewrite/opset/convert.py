@@ -182,6 +182,12 @@ class Conversion:
                 "no decomposition exists: the operator is as old as ONNX itself", where=name_of(node)
             )
         for new in self._decomposed(node, scope, version, first):
+            if new.op_type == node.op_type:
+                # Upsample, an older name, becomes Resize again.
+                raise OpsetConversionError(
+                    "no decomposition exists: older operator sets have the operator under another name",
+                    where=name_of(node),
+                )
             if new.op_type in op_types:
                 self._remove(new, scope, version, op_types)
 
