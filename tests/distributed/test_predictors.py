@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +90,11 @@ def test_the_function_for_spark_predicts_columns(image: Image) -> None:
 def test_dask_maps_blocks(image: Image) -> None:
     array = pytest.importorskip("dask.array", reason="dask is not installed (extra: dask)")
     blocks = array.from_array(ROWS, chunks=(16, 64))
-    np.testing.assert_allclose(map_blocks(blocks, image).compute(), expected(), rtol=1e-5, atol=1e-6)
+    answers = map_blocks(blocks, image)
+    np.testing.assert_allclose(answers.compute(), expected(), rtol=1e-5, atol=1e-6)
+    # A scheduler sends every task apart.
+    sizes = [len(pickle.dumps(task)) for task in dict(answers.__dask_graph__()).values()]
+    assert sum(size > len(image.content) for size in sizes) == 1, "the image is a task of its own"
     with pytest.raises(OptionError, match="chunks of whole rows"):
         map_blocks(array.from_array(ROWS, chunks=(16, 32)), image)
 

@@ -36,7 +36,7 @@ def map_blocks(array: Any, model: Loadable | Image) -> Any:
     sample = _apply(np.zeros((1, *array.shape[1:]), array.dtype), image)
     return array.map_blocks(
         _apply,
-        image,
+        _sent_once(image),
         dtype=sample.dtype,
         chunks=(array.chunks[0], *((size,) for size in sample.shape[1:])),
         drop_axis=list(range(1, array.ndim)),
@@ -76,7 +76,17 @@ def map_partitions(frame: Any, model: Loadable | Image, *, columns: Mapping[str,
                 remedy='Dask turns arrays into texts: set its option "dataframe.convert-string" to False.',
             )  # fmt: skip
     added = {name: pd.Series([], dtype=dtype or object) for name, dtype in predictor.column_types().items()}
-    return frame.map_partitions(_apply_to_frame, image, items, meta=frame._meta.assign(**added))
+    return frame.map_partitions(_apply_to_frame, _sent_once(image), items, meta=frame._meta.assign(**added))
+
+
+def _sent_once(image: Image) -> Any:
+    """Return an image as a task of its own: as an argument, each task would carry the bytes.
+
+    Dask does so itself with large arguments, but measures an object without its fields.
+    """
+    from dask import delayed
+
+    return delayed(image, name=f"sardonyx-image-{image.digest}-{image.threads}", traverse=False)
 
 
 def _items(columns: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

@@ -23,7 +23,7 @@ FOLDER = "SARDONYX_IMAGES"
 
 @dataclass(frozen=True)
 class Image:
-    """A compiled model as bytes, e.g. for an object store.
+    """A compiled model as bytes, e.g. for an object store; images are equal if digest and threads are.
 
     An image contains machine code: use images of your own cluster only.
 
@@ -33,7 +33,7 @@ class Image:
         threads: Threads for which the model was compiled.
     """
 
-    content: bytes = field(repr=False)
+    content: bytes = field(repr=False, compare=False)
     digest: str
     threads: int
 
