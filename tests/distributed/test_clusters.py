@@ -113,6 +113,18 @@ def test_a_split_model_runs_on_a_compiled_graph(cluster: Any) -> None:
         RayPipeline(split, actors=[{}])
 
 
+def test_a_pipeline_waits_for_parts_longer_than_the_limit_of_ray(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.dag.context import DAGContext
+
+    from sardonyx.distributed.ray_pipeline import RayPipeline
+
+    for name in ("get_timeout", "submit_timeout"):
+        monkeypatch.setattr(DAGContext.get_current(), name, 0)
+    with RayPipeline(sardonyx.split(layers(4), 2), most_requests=2) as pipeline:
+        answers = [pipeline.submit({"x": ROWS}) for _ in range(6)]
+        assert [len(answer.result()) for answer in answers] == [2] * 6
+
+
 def test_a_pipeline_whose_part_ends_fails_by_name(cluster: Any) -> None:
     from sardonyx.distributed.ray_pipeline import RayPipeline
 

@@ -73,7 +73,7 @@ class RayPipeline:
             # A stage is ready before the graph starts its endless loop.
             ray.get([actor.inputs.remote() for actor in self._actors])
             self._graph: Any = step.experimental_compile(
-                _max_inflight_executions=most_requests, _max_buffered_results=most_requests
+                _submit_timeout=-1, _max_inflight_executions=most_requests, _max_buffered_results=most_requests
             )
         self._most = most_requests
         self._waiting: list[PipelineAnswer] = []
@@ -142,7 +142,8 @@ class PipelineAnswer:
             try:
                 with ray_errors():
                     # Copied: the memory of the channel is that of the next request.
-                    values = ray.get(self._reference)
+                    # Without Ray's limit of 10 s: a late request would still fill its place in the graph.
+                    values = ray.get(self._reference, timeout=-1)
                     self._values = {name: np.array(value) for name, value in values.items()}
             except Exception as error:  # Raised by `result`.
                 self._values = error
