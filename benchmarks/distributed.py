@@ -1,10 +1,11 @@
-"""Measure batch inference on local clusters: rows a second of Ray Data and Dask, beside one process.
+"""Measure batch inference on local clusters: rows a second of Ray, Spark and Dask, beside one process.
 
     python benchmarks/distributed.py --model resnet18.onnx --rows 256 --engines "ray data" dask
 
-One process predicts all rows with one thread; Ray Data uses two actors of one thread, Dask two processes of one thread.
-The ratio to two single processes is 1 if an engine costs nothing; the goal is 0.95. The time of an engine is that of
-a second pass in the same cluster; Ray Data starts its actors anew in each pass, `ray actors` keeps them.
+One process predicts all rows with one thread; Ray Data uses two actors of one thread, Spark and Dask two processes of
+one thread. The ratio to two single processes is 1 if an engine costs nothing; the goal is 0.95. The time of an engine
+is that of a second pass in the same cluster; Ray Data starts its actors anew in each pass, `ray actors` keeps them.
+`ray serve` are two replicas, `ray pipeline` two parts of the model, each an actor of a compiled graph.
 
 `processes` are two plain processes at once, without an engine: they share caches and memory, and no engine can be
 faster than they are.
@@ -12,21 +13,22 @@ faster than they are.
 `resident` is the proportional memory of the image in the two actors of `ray actors`, over the size of the image: 1 if
 both map one copy, 2 if each has its own.
 
-An engine that is not installed is named and left out.
+An engine that is not installed, or fails, is named and left out; then the exit status is 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -46,6 +48,28 @@ def rows_of(model: Path, count: int) -> tuple[str, np.ndarray]:
     return value.name, np.random.default_rng(0).standard_normal((count, *shape)).astype(np.float32)
 
 
+class Task(NamedTuple):
+    """The work of every engine.
+
+    Attributes:
+        path: The model.
+        image: The compiled model.
+        name: The name of its input.
+        rows: The rows.
+        batch: Rows of a batch.
+    """
+
+    path: Path
+    image: Any
+    name: str
+    rows: np.ndarray
+    batch: int
+
+    def batches(self) -> list[dict[str, np.ndarray]]:
+        """Return all rows in batches."""
+        return [{self.name: self.rows[at : at + self.batch]} for at in range(0, len(self.rows), self.batch)]
+
+
 def timed(work: Callable[[], Any]) -> float:
     work()
     begin = time.perf_counter()
@@ -53,13 +77,13 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-def single(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
+def single(task: Task) -> float:
     """Return seconds of one process for a half of the rows: the share of each process of an engine."""
     from sardonyx.distributed import Predictor
 
-    predictor = Predictor(image)
-    half = rows[: len(rows) // PROCESSES]
-    return timed(lambda: [predictor({name: half[at : at + batch]}) for at in range(0, len(half), batch)])
+    predictor = Predictor(task.image)
+    half = task._replace(rows=task.rows[: len(task.rows) // PROCESSES]).batches()
+    return timed(lambda: [predictor(batch) for batch in half])
 
 
 def mapped_bytes(path: Path) -> int:
@@ -78,68 +102,123 @@ RESIDENT: list[float] = []
 """Memory of the image in all actors over its size, of each round."""
 
 
-def with_ray(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
+@contextlib.contextmanager
+def ray_cluster(processors: int) -> Iterator[Any]:
+    """Start Ray with a number of processors, and end it; a busy machine starts it in minutes."""
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
     import ray
 
+    ray.init(num_cpus=processors, include_dashboard=False, log_to_driver=False, object_store_memory=1 << 30)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def with_ray(task: Task) -> float:
     from sardonyx.distributed.ray import _Actor
 
     class Actor(_Actor):
         def resident(self, path: Path) -> int:
             return mapped_bytes(path)
 
-    ray.init(num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False, object_store_memory=1 << 30)
-    try:
-        reference = ray.put(image)
+    with ray_cluster(PROCESSES) as ray:
+        reference = ray.put(task.image)
         actor = ray.remote(num_cpus=1)(Actor)
         actors = [actor.remote(reference, None) for _ in range(PROCESSES)]
         pool = ray.util.ActorPool(actors)
-        batches = [ray.put({name: rows[at : at + batch]}) for at in range(0, len(rows), batch)]
+        batches = [ray.put(batch) for batch in task.batches()]
         seconds = timed(lambda: list(pool.map_unordered(lambda worker, part: worker.__call__.remote(part), batches)))
-        path = image.local_path()
+        path = task.image.local_path()
         RESIDENT.append(sum(ray.get([worker.resident.remote(path) for worker in actors])) / path.stat().st_size)
         return seconds
-    finally:
-        ray.shutdown()
 
 
-def with_ray_data(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
-    import ray
-
+def with_ray_data(task: Task) -> float:
     from sardonyx.distributed.ray import map_batches
 
-    ray.init(num_cpus=PROCESSES + 1, include_dashboard=False, log_to_driver=False, object_store_memory=1 << 30)
-    try:
-        data = ray.data.from_numpy(rows).rename_columns({"data": name}).repartition(len(rows) // batch).materialize()
+    with ray_cluster(PROCESSES + 1) as ray:
+        data = ray.data.from_numpy(task.rows).rename_columns({"data": task.name})
+        data = data.repartition(len(task.rows) // task.batch).materialize()
 
         def work() -> None:
-            for _ in map_batches(data, image, actors=PROCESSES, batch_size=batch).iter_batches(batch_size=batch):
+            options: dict[str, Any] = {"actors": PROCESSES, "batch_size": task.batch}
+            for _ in map_batches(data, task.image, **options).iter_batches(batch_size=task.batch):
                 pass
 
         return timed(work)
+
+
+def with_ray_serve(task: Task) -> float:
+    from sardonyx.distributed.ray import deployment
+
+    with ray_cluster(PROCESSES + 1):
+        from ray import serve
+
+        handle = serve.run(deployment(str(task.path), num_replicas=PROCESSES), route_prefix=None)
+        try:
+            requests = [{"inputs": batch} for batch in task.batches()]
+            return timed(lambda: [answer.result() for answer in [handle.remote(request) for request in requests]])
+        finally:
+            serve.shutdown()
+
+
+def with_ray_pipeline(task: Task) -> float:
+    import sardonyx
+    from sardonyx.distributed.ray_pipeline import RayPipeline
+
+    parts = sardonyx.split(task.path, PROCESSES)
+    with ray_cluster(PROCESSES + 1), RayPipeline(parts, actors={"num_cpus": 1}) as pipeline:
+        batches = task.batches()
+        return timed(lambda: [answer.result() for answer in [pipeline.submit(batch) for batch in batches]])
+
+
+def with_spark(task: Task) -> float:
+    from pyspark.ml.functions import predict_batch_udf
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import ArrayType, FloatType
+
+    from sardonyx.distributed.spark import make_predict_fn
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{PROCESSES}]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.driver.memory", "2g").config("spark.driver.host", "127.0.0.1").getOrCreate()
+    try:
+        session.sparkContext.setLogLevel("ERROR")
+        table = [(row.ravel().tolist(),) for row in task.rows]
+        frame = session.createDataFrame(table, "row array<float>").repartition(PROCESSES).cache()
+        frame.count()
+        predict = predict_batch_udf(
+            make_predict_fn(task.image), return_type=ArrayType(FloatType()), batch_size=task.batch,
+            input_tensor_shapes=[list(task.rows.shape[1:])],
+        )  # fmt: skip
+        answers = frame.select(predict("row").alias("y"))
+        return timed(lambda: answers.write.format("noop").mode("overwrite").save())
     finally:
-        ray.shutdown()
+        session.stop()
 
 
-def _half(image: Any, name: str, rows: np.ndarray, batch: int, barrier: Any, seconds: Any) -> None:
+def _half(task: Task, barrier: Any, seconds: Any) -> None:
     """Predict in a process of its own, twice; the second pass begins in all processes at once."""
     from sardonyx.distributed import Predictor
 
-    predictor = Predictor(image)
+    predictor = Predictor(task.image)
+    batches = task.batches()
     for _ in range(2):
         barrier.wait()
         begin = time.perf_counter()
-        for at in range(0, len(rows), batch):
-            predictor({name: rows[at : at + batch]})
+        for batch in batches:
+            predictor(batch)
         duration = time.perf_counter() - begin
     seconds.put(duration)
 
 
-def with_processes(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
+def with_processes(task: Task) -> float:
     """Return seconds of plain processes that compute at once: the limit of the machine."""
     context = multiprocessing.get_context("spawn")
     barrier, seconds = context.Barrier(PROCESSES), context.Queue()
-    shares = np.array_split(rows, PROCESSES)
-    workers = [context.Process(target=_half, args=(image, name, share, batch, barrier, seconds)) for share in shares]
+    shares = [task._replace(rows=share) for share in np.array_split(task.rows, PROCESSES)]
+    workers = [context.Process(target=_half, args=(share, barrier, seconds)) for share in shares]
     for worker in workers:
         worker.start()
     slowest = max(seconds.get(timeout=600) for _ in workers)
@@ -148,20 +227,21 @@ def with_processes(image: Any, name: str, rows: np.ndarray, batch: int) -> float
     return float(slowest)
 
 
-def with_dask(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
+def with_dask(task: Task) -> float:
     import dask.array
     from dask.distributed import Client, LocalCluster
 
     from sardonyx.distributed import map_blocks
 
     with LocalCluster(n_workers=PROCESSES, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
-        blocks = dask.array.from_array(rows, chunks=(batch, *rows.shape[1:])).persist()
-        return timed(lambda: map_blocks(blocks, image).compute())
+        blocks = dask.array.from_array(task.rows, chunks=(task.batch, *task.rows.shape[1:])).persist()
+        return timed(lambda: map_blocks(blocks, task.image).compute())
 
 
-ENGINES: dict[str, tuple[str, Callable[[Any, str, np.ndarray, int], float]]] = {
+ENGINES: dict[str, tuple[str, Callable[[Task], float]]] = {
     "processes": ("multiprocessing", with_processes), "ray data": ("ray", with_ray_data),
-    "ray actors": ("ray", with_ray), "dask": ("distributed", with_dask),
+    "ray actors": ("ray", with_ray), "ray serve": ("ray", with_ray_serve), "ray pipeline": ("ray", with_ray_pipeline),
+    "spark": ("pyspark", with_spark), "dask": ("distributed", with_dask),
 }  # fmt: skip
 
 
@@ -179,27 +259,30 @@ def main() -> int:
 
     os.environ["OMP_NUM_THREADS"] = "1"
     image = Image.compile(arguments.model, threads=1)
-    name, rows = rows_of(arguments.model, arguments.rows)
+    task = Task(arguments.model, image, *rows_of(arguments.model, arguments.rows), arguments.batch)
     table = rich.table.Table("engine", "rows/s", "ratio to two single processes", "resident")
-    results = []
+    results, failed = [], False
     for engine in arguments.engines:
         package, work = ENGINES[engine]
         if importlib.util.find_spec(package.partition(".")[0]) is None:
             print(f"{engine} is not installed: left out")
             continue
-        pairs = []
-        for _ in range(arguments.rounds):
-            alone = single(image, name, rows, arguments.batch)
-            pairs.append((alone, work(image, name, rows, arguments.batch)))
+        try:
+            pairs = [(single(task), work(task)) for _ in range(arguments.rounds)]
+        except Exception as error:
+            print(f"{engine} failed: {str(error).strip().splitlines()[-1:]}", file=sys.stderr)
+            failed = True
+            continue
         ratio = float(np.median([alone / seconds for alone, seconds in pairs]))
-        rate = float(np.median([len(rows) / seconds for _, seconds in pairs]))
+        rate = float(np.median([len(task.rows) / seconds for _, seconds in pairs]))
         resident = float(np.median(RESIDENT)) if engine == "ray actors" else None
         results.append({"engine": engine, "rows_per_second": rate, "ratio": ratio, "resident": resident})
         table.add_row(engine, f"{rate:,.1f}", f"{ratio:.2f}", "" if resident is None else f"{resident:.2f}")
     rich.console.Console().print(table)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
-    return int(arguments.check is not None and any(result["ratio"] < arguments.check for result in results))
+    is_slow = arguments.check is not None and any(result["ratio"] < arguments.check for result in results)
+    return int(failed or is_slow)
 
 
 if __name__ == "__main__":
