@@ -68,6 +68,29 @@ def test_compiled_movements_give_the_same_codes(movement: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*LIMITS], ids=["uint8", "int8"])
+@pytest.mark.parametrize(("scale", "moves"), [(1e-44, True), (0.3, True), (1e30, True), (1e38, False)])
+def test_dequantized_values_are_sorted_by_their_codes(scale: float, moves: bool, dtype: DType) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        floats = dequantized(x, scale, 5)
+        orders = [L.sort(floats, 1, descending) for descending in (False, True)]
+        return orders + [L.top_k(floats, 1, 20, largest) for largest in (False, True)]
+
+    function = trace("f", body, [TensorType(dtype, (3, 400))])
+    moved = move_codes(function)
+    sorted_types = {
+        value.operands[0].type.dtype  # type: ignore[union-attr]
+        for value in moved.values if value.op in ("sort", "top_k")
+    }  # fmt: skip
+    assert sorted_types == {dtype if moves else t.FLOAT}
+    low, high = LIMITS[dtype]
+    codes = np.random.default_rng(0).integers(low, high + 1, (3, 400)).astype(t.numpy_dtype(dtype))
+    expected = computed(function, [codes])
+    for actual in (computed(moved, [codes]), Program.compile(function, threads=1).run([codes])):
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [*LIMITS], ids=["uint8", "int8"])
 def test_joined_values_of_several_scales_are_joined_codes(dtype: DType) -> None:
     low, high = LIMITS[dtype]
 

@@ -114,6 +114,13 @@ def extreme_of_codes(m: Match, x: Tensor, *, kind: str, axes: tuple[int, ...]) -
     return extreme if kind in ("argmax", "argmin") else _dequantize(source, extreme)
 
 
+@CODE_MOVEMENTS.rule("sort", "top_k")
+def sorted_codes(m: Match, x: Tensor, **params: Any) -> Value | None:
+    """The order of dequantized values is that of their codes: different codes are different finite numbers."""
+    source = _dequantized(x)
+    return None if source is None or not _is_ordered(source) else apply(m.op, source.codes, **params)
+
+
 @CODE_MOVEMENTS.rule("concat")
 def joined_codes(m: Match, *parts: Tensor, axis: int) -> Value | None:
     """Joined dequantized values of one scale and zero point are the dequantized joined codes."""
