@@ -84,6 +84,16 @@ def test_batches_that_do_not_fit(batch: dict[str, np.ndarray], match: str) -> No
     assert all(np.array_equal(before[name], array) for name, array in trainer.state().items())
 
 
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"privacy": train.Privacy(1.0, 0.1)}])
+def test_arrays_of_different_counts_are_named(options: dict[str, Any]) -> None:
+    trainer = train.Trainer(regression(), "mse", train.SGD(0.1), **options)
+    for _ in range(3):  # Interpreted and native calls.
+        with pytest.raises(SardonyxError, match=r"size 2, expected .*= 3") as refused:
+            trainer.step({"x": np.zeros((3, 4), np.float32), "labels": np.zeros((2, 2), np.float32)})
+        assert "labels" in str(refused.value)
+        trainer.step({"x": np.ones((3, 4), np.float32), "labels": np.zeros((3, 2), np.float32)})
+
+
 @pytest.mark.parametrize("name", ["data", "validation"])
 @pytest.mark.parametrize(
     "change, match",

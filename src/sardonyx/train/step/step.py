@@ -10,7 +10,7 @@ from typing import Literal, cast, get_args
 from sardonyx.base.option_checks import require_count, require_number
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
-from sardonyx.core.eval.trace import inline, trace
+from sardonyx.core.eval.trace import Traced, inline, trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
 from sardonyx.core.ir.types import TensorType
@@ -270,7 +270,7 @@ class _Builder:
         rows = [type for number, (i, *_) in enumerate(self.tables) for type in _row_types(own[i], number)]
         update = trace("update", self._update, [*changed, *self.scalars, *dense, *length, *rows])
         if self.options.accumulate == 1:
-            gradients = simplify(trace("gradients", self._gradients, [*read, *self.batch_types]))
+            gradients = self._traced("gradients", self._gradients, read)
             return Step(
                 self.state,
                 gradients,
@@ -285,11 +285,18 @@ class _Builder:
             )
         sums = self._sums()
         sum_types = [one.type for one in sums]
-        accumulate = simplify(trace("accumulation", self._accumulation, [*sum_types, *read, *self.batch_types]))
+        accumulate = self._traced("accumulation", self._accumulation, [*sum_types, *read])
         means = simplify(trace("means", self._means, sum_types))
         return Step(
             self.state, None, accumulate, means, simplify(update), sums, self.statistics, self.groups, self.scalars
         )
+
+    def _traced(self, name: str, body: Traced, read: Sequence[TensorType]) -> Function:
+        """Return a function of arrays and of a batch, whose arrays errors name."""
+        function = simplify(trace(name, body, [*read, *self.batch_types]))
+        for value, own in zip(function.inputs[len(read) :], (*self.forward.inputs, *self.forward.labels), strict=False):
+            value.origin = own
+        return function
 
     def whole(self) -> Function:
         state_types = [one.type for one in self.state]
