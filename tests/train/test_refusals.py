@@ -339,3 +339,24 @@ def test_samples_with_nan_are_named_by_their_number_in_the_data() -> None:
         trainer.fit(data, batch_size=40, progress=False)
     with pytest.raises(ExecutionError, match=r"1 of 1 samples .* In the data: sample (7|31)\."):
         trainer.fit(data, batch_size=1, progress=False)
+
+
+def test_outputs_of_unknown_rank_are_refused() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]> net (float[N, 4] x) => (y) {
+            h = MatMul (x, w)
+            n = Constant <value = int64 {3}> ()
+            go = Constant <value = bool {1}> ()
+            none = SequenceEmpty <dtype = 1> ()
+            last, all = Loop (n, go, h, none) <body = step (int64 i, bool c, float[N, 4] s, seq(float[N, 4]) before)
+                => (bool d, float[N, 4] t, seq(float[N, 4]) after) {
+                d = Identity (c)
+                t = Tanh (s)
+                after = SequenceInsert (before, t)
+            }>
+            y = ConcatFromSequence <axis = 1> (all)
+        }"""
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
+    with pytest.raises(UnsupportedError, match="rank of the output that the loss reads"):
+        train.Trainer(model, "mse", train.SGD(0.1))

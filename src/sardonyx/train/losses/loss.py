@@ -16,7 +16,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import fresh_symbol
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
-from sardonyx.errors import OptionError
+from sardonyx.errors import OptionError, UnsupportedError
 
 LABELS = "labels"
 """The default name of labels, which are always read from the batch."""
@@ -127,8 +127,16 @@ def label_shape(shape: tuple[Size, ...]) -> tuple[Size, ...]:
 
 
 def shape_of(type: TensorType) -> tuple[Size, ...]:
-    """Return the sizes of a tensor of known rank."""
-    assert type.shape is not None
+    """Return the sizes of an output.
+
+    Raises:
+        UnsupportedError: The rank is a value of a run.
+    """
+    if type.shape is None:
+        raise UnsupportedError(
+            "the rank of the output that the loss reads is known at run time alone.", where="loss",
+            remedy="Name an output of known rank (`output=`), or reshape the result in the model.",
+        )  # fmt: skip
     return type.shape
 
 
