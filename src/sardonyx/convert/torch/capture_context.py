@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
 from torch.export import _trace
 from torch.utils import _pytree as pytree
 
@@ -66,8 +68,23 @@ def unmarked(examples: Any) -> Iterator[None]:
 def unchanged_transforms() -> Iterator[None]:
     """Leave the transforms of ``torch.func`` that are active unchanged; a refused capture keeps those it was in."""
     functions = torch._C._functorch
-    depth = functions.get_dynamic_layer_stack_depth()
+    depth, level = functions.get_dynamic_layer_stack_depth(), forward_ad._current_level
+    nesting = eager_transforms.JVP_NESTING
     try:
         yield
     finally:
         functions.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        eager_transforms.JVP_NESTING = nesting
+        while forward_ad._current_level > level:
+            forward_ad.exit_dual_level()
+        if level < 0:
+            _leave_forward_gradients()
+
+
+def _leave_forward_gradients() -> None:
+    """Leave the level of forward gradients that nodes of a refused program entered; torch does not tell the level."""
+    try:
+        level = torch._C._enter_dual_level()
+    except RuntimeError:  # There is one level at most.
+        level = 0
+    torch._C._exit_dual_level(level=level)

@@ -15,7 +15,7 @@ import torch
 from torch._higher_order_ops.scan import scan
 
 from sardonyx.base.replaced_attributes import replaced
-from sardonyx.convert.torch import detectors, open_arguments, quantized_modules
+from sardonyx.convert.torch import detectors, mapped_functions, open_arguments, quantized_modules
 from sardonyx.convert.torch.connectionist import connectionist_loss
 
 
@@ -40,8 +40,9 @@ def equal_functions() -> Iterator[None]:
             (torch.Tensor, "int_repr", quantized_modules.codes_of),
         ):
             stack.enter_context(replaced(owner, name, function))
-        for owner, name, function in open_arguments.replacements():
+        for owner, name, function in (*open_arguments.replacements(), *mapped_functions.replacements()):
             stack.enter_context(replaced(owner, name, function))
+        stack.enter_context(mapped_functions.open_tangents())
         attention = sys.modules.get("torch.nn.attention.flex_attention")
         if attention is not None:
             # Without a compiler, which captures nothing inside of another capture. Versions of torch lack some names.

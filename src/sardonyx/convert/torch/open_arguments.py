@@ -17,10 +17,12 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from sardonyx.convert.torch import open_matrices
+
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Yield owner, name and replacement of every function."""
-    for owner, name, equal in _FUNCTIONS:
+    for owner, name, equal in (*_FUNCTIONS, *open_matrices.FUNCTIONS):
         yield owner, name, _if_open(getattr(owner, name), equal)
 
 

@@ -12,7 +12,7 @@ from sardonyx import model as model_io
 from sardonyx.convert.imported import Imported
 from sardonyx.convert.torch.arrays import as_array
 from sardonyx.convert.torch.capture import Program
-from sardonyx.convert.torch.capture_context import quiet
+from sardonyx.convert.torch.capture_context import quiet, unchanged_transforms
 from sardonyx.errors import ConversionError
 
 
@@ -24,7 +24,7 @@ def read(program: Program) -> Imported:
     """
     captured, runner = program.captured, program.runner
     try:
-        with quiet():
+        with quiet(), unchanged_transforms():
             exported: Any = torch.onnx.export(captured.exported, dynamo=True, verbose=False)
     except Exception as error:  # The exporter raises exceptions of a dozen unrelated classes.
         lines = [line for line in str(error).splitlines() if line.strip()]

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from sardonyx.convert.imported import NOT_NEEDED, Call, Imported, Outcome
 from sardonyx.convert.torch.arrays import as_array
 from sardonyx.convert.torch.capture import Program, Runner
-from sardonyx.convert.torch.capture_context import quiet
+from sardonyx.convert.torch.capture_context import quiet, unchanged_transforms
 from sardonyx.convert.torch.custom_operators import custom_translation, is_opaque
 from sardonyx.convert.torch.decomposition import name_of
 from sardonyx.convert.torch.exported_programs import input_names
@@ -73,7 +73,7 @@ def read(program: Program) -> Imported:
                 remedy="Leave gradients and transforms out of the module.",
             )
         try:
-            with quiet():
+            with quiet(), unchanged_transforms():
                 exported = program.decomposed(captured.exported)
         except SardonyxError:
             raise

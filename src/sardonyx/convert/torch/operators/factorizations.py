@@ -23,18 +23,11 @@ from sardonyx.convert.torch.operators.linear_algebra import (
 from sardonyx.convert.torch.operators.promotion import tensor_of
 from sardonyx.convert.torch.operators.registry import aten
 from sardonyx.core import language as L
-from sardonyx.core.dim import Size, dim_min
+from sardonyx.core.dim import Size, at_least, dim_max, dim_min, floor_div
 from sardonyx.core.eval.tensor import Tensor
 from sardonyx.core.ir import types as t
-from sardonyx.errors import UnsupportedError
 
 _EPSILON = {t.FLOAT: 2.0**-23, t.DOUBLE: 2.0**-52}
-
-
-def _known(size: Size, name: str) -> int:
-    if not isinstance(size, int):
-        raise UnsupportedError(f"{name} of an open number of columns have no translation.")
-    return size
 
 
 def _next_pairs(n: int) -> list[int]:
@@ -45,14 +38,31 @@ def _next_pairs(n: int) -> list[int]:
     return [player for pair in zip(top, bottom, strict=True) for player in pair]
 
 
-def _rounds(n: int) -> int:
-    sweeps = 6 + n.bit_length()
-    return sweeps * (n - 1)
+def _order_of_pairs(half: Size) -> Tensor:
+    """Return the permutation of :func:`_next_pairs` for twice as many columns as `half`."""
+    if isinstance(half, int):
+        return L.constant(_next_pairs(2 * half), t.INT64)
+    pair = L.arange(half)
+    top = L.where(L.equal(pair, 0), pair, L.where(L.equal(pair, 1), pair, 2 * pair - 2))
+    last = L.maximum(2 * L.number(half) - 2, L.constant(1, t.INT64))
+    bottom = L.where(L.equal(pair, L.number(half) - 1), last, 2 * pair + 3)
+    return L.reshape(L.concat([L.unsqueeze(top, [1]), L.unsqueeze(bottom, [1])], 1), [2 * half])
+
+
+def _rounds(half: Size) -> Tensor:
+    """Return the number of rounds for twice as many columns as `half`: sweeps of one round less than columns."""
+    if isinstance(half, int):
+        n = 2 * half
+        return L.constant((6 + n.bit_length()) * (n - 1), t.INT64)
+    powers = L.constant([1 << bit for bit in range(31)], t.INT64)
+    columns = 2 * L.number(half)
+    digits = L.reduce_sum(L.cast(powers <= columns, t.INT64), [0])
+    return (6 + digits) * (columns - 1)
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the even and the odd columns."""
-    pairs = L.reshape(x, (*x.shape[:-1], _known(x.shape[-1], "pairs") // 2, 2))
+    pairs = L.reshape(x, (*x.shape[:-1], floor_div(x.shape[-1], 2), 2))
     return L.squeeze(L.slice_(pairs, -1, 0, 1), [-1]), L.squeeze(L.slice_(pairs, -1, 1, 2), [-1])
 
 
@@ -74,27 +84,28 @@ def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return L.reshape(pairs, x.shape)
 
 
-def _identity(shape: Any, n: int, dtype: t.DType) -> Tensor:
+def _identity(shape: Any, n: Size, dtype: t.DType) -> Tensor:
     eye = L.cast(L.equal(L.unsqueeze(L.arange(n), [1]), L.unsqueeze(L.arange(n), [0])), dtype)
     return L.broadcast_to(eye, (*shape, n, n))
 
 
-def _padded(x: Tensor, rows: int, columns: int) -> Tensor:
+def _padded(x: Tensor, rows: Size, columns: Size) -> Tensor:
     """Return matrices with zeros below and to the right."""
-    if columns:
+    if columns != 0:
         x = L.concat([x, L.full((*x.shape[:-1], columns), 0, x.dtype)], -1)
-    if rows:
+    if rows != 0:
         x = L.concat([x, L.full((*x.shape[:-2], rows, x.shape[-1]), 0, x.dtype)], -2)
     return x
 
 
 def _eigen(a: Tensor) -> tuple[Tensor, Tensor]:
     """Return ascending eigenvalues of symmetric matrices, and the vectors as columns."""
-    size = _known(a.shape[-1], "eigenvalues")
+    size = a.shape[-1]
     if size == 1:
         return L.reshape(a, a.shape[:-1]), L.ones_like(a)
-    n = size + size % 2
-    order = L.constant(_next_pairs(n), t.INT64)
+    half = floor_div(size + 1, 2)
+    n = 2 * half
+    order = _order_of_pairs(half)
     columns = L.arange(n)
     eye = L.cast(L.equal(L.unsqueeze(columns, [1]), L.unsqueeze(columns, [0])), a.dtype)
     odd = L.equal(L.unsqueeze(columns, [1]) + 1, L.unsqueeze(columns, [0]))
@@ -109,7 +120,7 @@ def _eigen(a: Tensor) -> tuple[Tensor, Tensor]:
         return [x, L.take(_rotated(v, cosine, sine), order, v.rank - 1)]
 
     start = _padded(a, n - size, n - size)
-    x, v = repeated(_rounds(n), [start, _identity(a.shape[:-2], n, a.dtype)], body)
+    x, v = repeated(_rounds(half), [start, _identity(a.shape[:-2], n, a.dtype)], body)
     values = L.slice_(L.reduce_sum(x * eye, [-2]), -1, 0, size)
     vectors = L.slice_(L.slice_(v, -1, 0, size), -2, 0, size)
     return _ordered(values, L.sort(values, -1), vectors)
@@ -124,12 +135,13 @@ def _ordered(values: Tensor, order: Tensor, *matrices: Tensor) -> tuple[Any, ...
 
 def _singular(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return U [..., m, k], descending singular values [..., k] and V [..., n, k]."""
-    if _known(a.shape[-2], "singular values") < _known(a.shape[-1], "singular values"):
+    rows, size = a.shape[-2:]
+    if rows != size and at_least(size, rows) is True:
         v, s, u = _singular(L.swap_axes(a, -1, -2))
         return u, s, v
-    rows, size = _known(a.shape[-2], "singular values"), _known(a.shape[-1], "singular values")
-    n = size + size % 2
-    order = L.constant(_next_pairs(n), t.INT64)
+    half = floor_div(size + 1, 2)
+    n = 2 * half
+    order = _order_of_pairs(half)
 
     def body(k: Tensor, y: Any) -> list[Tensor]:
         first, second = _halves(L.slice_(y, -2, 0, rows))
@@ -137,11 +149,15 @@ def _singular(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return [L.take(_rotated(y, *_angles(*products)), order, y.rank - 1)]
 
     start = L.concat([_padded(a, 0, n - size), _identity(a.shape[:-2], n, a.dtype)], -2)
-    (y,) = repeated(_rounds(n), [start], body)
+    (y,) = repeated(_rounds(half), [start], body)
     y = L.slice_(y, -1, 0, size)
     scaled, v = L.slice_(y, -2, 0, rows), L.slice_(y, -2, rows, rows + size)
     values = L.sqrt(L.reduce_sum(scaled * scaled, [-2]))
     values, scaled, v = _ordered(values, L.sort(values, -1, True), scaled, v)
+    if at_least(rows, size) is not True:
+        # Surplus columns have the value 0 and are the last.
+        count = dim_min(rows, size)
+        values, scaled, v = (L.slice_(x, -1, 0, count) for x in (values, scaled, v))
     lengths = L.unsqueeze(values, [-2])
     return scaled / L.where(L.equal(lengths, 0), L.ones_like(lengths), lengths), values, v
 
@@ -208,8 +224,8 @@ def _pinv_tolerances(a: Tensor, *, atol: Any = None, rtol: Any = None, hermitian
 def _pseudo_inverse(a: Tensor, absolute: Any, relative: Any) -> Tensor:
     u, s, v = _singular(a)
     if relative is None:
-        rows, columns = (_known(size, "inverses") for size in a.shape[-2:])
-        relative = 0.0 if absolute is not None else max(rows, columns) * _EPSILON.get(a.dtype, 2.0**-23)
+        largest = L.cast(L.number(dim_max(*a.shape[-2:])), a.dtype)
+        relative = 0.0 if absolute is not None else largest * _EPSILON.get(a.dtype, 2.0**-23)
     limit = _as_column(relative, a.dtype) * L.slice_(s, -1, 0, 1)
     if absolute is not None:
         limit = L.maximum(limit, _as_column(absolute, a.dtype))

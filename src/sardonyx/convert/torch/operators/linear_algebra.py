@@ -62,13 +62,15 @@ def row_numbers(x: Tensor) -> Tensor:
     return L.unsqueeze(L.arange(x.shape[-2]), [1])
 
 
-def repeated(count: Size, state: Sequence[Tensor], body: Callable[..., Sequence[Tensor]]) -> tuple[Tensor, ...]:
+def repeated(
+    count: Size | Tensor, state: Sequence[Tensor], body: Callable[..., Sequence[Tensor]]
+) -> tuple[Tensor, ...]:
     """Return the state after ``count`` steps; the body has the step's number and the state."""
 
     def step(i: Tensor, *values: Any) -> Any:
         return None, body(i, *values), ()
 
-    final, _ = L.loop(L.number(count), None, tuple(state), step)
+    final, _ = L.loop(count if isinstance(count, Tensor) else L.number(count), None, tuple(state), step)
     return final
 
 
