@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,8 @@ def test_a_learner_refuses_what_does_not_fit_at_once() -> None:
     [
         ({"trainable": []}, "trainable"),
         ({"trainable": 3}, "trainable"),
+        ({"groups": ["w"]}, "groups: expected options by pattern of names"),
+        ({"groups": {"w": 0.1}}, "groups, w: expected options by name"),
         ({"groups": {"w": {"rate": -1}}}, "rate"),
         ({"groups": {"w": {"rate": "x"}}}, "rate"),
         ({"clip_norm": "a"}, "clip_norm"),
@@ -294,6 +297,8 @@ def test_a_learner_refuses_what_does_not_fit_at_once() -> None:
         ({"seed": "a"}, "seed"),
         ({"dropout": {"drop*": 0.5}}, "dropout"),
         ({"max_memory": "2GB"}, "max_memory"),
+        ({"metrics": 3}, "metrics"),
+        ({"lora": 8}, "expected a LoRA, got 8"),
         ({"loss": None}, "loss"),
         ({"optimizer": 3}, "optimizer"),
     ],
@@ -302,6 +307,29 @@ def test_options_of_another_kind_are_named(options: dict[str, object], where: st
     arguments = {"loss": "mse", "optimizer": "sgd", **options}
     with pytest.raises(OptionError, match=where):
         train.Trainer(regression(), **arguments)  # type: ignore[arg-type]
+
+
+def test_one_name_is_a_collection_of_one_name() -> None:
+    trainer = train.Trainer(classifier(), "cross-entropy", metrics="top1")  # type: ignore[arg-type]
+    assert "top1" in trainer.evaluate(images(8))
+    names = [parameter.name for parameter in sardonyx.gradient(regression(), wrt="w").graph.outputs]
+    assert "w_gradient" in names
+
+
+def test_functions_of_training_name_arguments_of_another_kind(tmp_path: Path) -> None:
+    session = sardonyx.Session(regression(), compile="off")
+    calls: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("of: expected the name of a tensor, got 3", lambda: sardonyx.gradient(regression(), of=3)),
+        ("session: expected a Session", lambda: train.Learner("model.onnx", "mse")),
+        ("guard: expected a Guard, got True", lambda: train.Learner(session, "mse", guard=True)),
+        ("replay: expected a Replay, got 100", lambda: train.Learner(session, "mse", replay=100)),
+        ("trainer: expected a Trainer", lambda: train.generate_artifacts("model.onnx", tmp_path)),
+        ("trainer: expected a Trainer", lambda: train.with_training_info("model.onnx")),
+        ("classes: expected an integer of at least 1, got 'ten'", lambda: train.swap_head(classifier(), "ten")),
+    )  # type: ignore[arg-type]
+    for match, call in calls:
+        with pytest.raises(OptionError, match=match):
+            call()
 
 
 @pytest.mark.parametrize("rate", ["x", float("nan"), float("inf"), -1, None])

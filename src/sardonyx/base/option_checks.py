@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import field, fields
 from typing import Any
 
@@ -28,6 +28,27 @@ def require_count(value: Any, where: str, *, least: float = 1, limit: int | None
         most = "" if limit is None else f" and below {limit:,}"
         lowest = f" of at least {least}" if math.isfinite(least) else ""
         raise OptionError(f"expected an integer{lowest}{most}, got {_shown(value)}.", where=where)
+
+
+def require_instance(value: Any, kind: type, where: str, expected: str) -> None:
+    """Check that an option is an instance of a class.
+
+    Args:
+        value: The option.
+        kind: The class.
+        where: The name of the option.
+        expected: The words for an instance: ``"a LoRA"``.
+
+    Raises:
+        OptionError: The option is of another type.
+    """
+    if not isinstance(value, kind):
+        raise OptionError(f"expected {expected}, got {_shown(value)}.", where=where)
+
+
+def listed(value: Any) -> tuple[Any, ...]:
+    """Return the members of an option; one that is a text, or no collection, is the only member."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
 
 
 def require_names(value: Any, where: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, cast, get_args
 
 import onnx_ir as ir
 
+from sardonyx.base.option_checks import require_instance, require_names
 from sardonyx.core import language as L
 from sardonyx.core.eval.trace import inline, trace
 from sardonyx.core.export.export import to_model
@@ -35,7 +36,7 @@ Kind = Literal["gradient", "vjp", "jvp", "hvp", "per-sample"]
 def gradient(
     model: Loadable,
     of: str | None = None,
-    wrt: Sequence[str] | None = None,
+    wrt: str | Sequence[str] | None = None,
     *,
     kind: Kind = "gradient",
     form: Literal["portable", "operator"] = "portable",
@@ -70,8 +71,12 @@ def gradient(
         raise OptionError(f"expected one of {', '.join(get_args(Kind))}, got {kind!r}.", where="kind")
     if form not in ("portable", "operator"):
         raise OptionError(f"expected 'portable' or 'operator', got {form!r}.", where="form")
+    if of is not None:
+        require_instance(of, str, "of", "the name of a tensor")
     work = trainable_form(load(model))
-    names = select_parameters(find_parameters(work), "*") if wrt is None else list(dict.fromkeys(wrt))
+    names = list(
+        dict.fromkeys(select_parameters(find_parameters(work), "*") if wrt is None else require_names(wrt, "wrt"))
+    )
     if not names:
         raise OptionError("expected at least one tensor.", where="wrt")
     parts = _Parts.look_up(work, of, names)

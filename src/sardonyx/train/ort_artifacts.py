@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from sardonyx.base.artifact_store import write_whole
+from sardonyx.base.option_checks import require_instance
 from sardonyx.core.eval.trace import inline, trace
 from sardonyx.core.export.export import to_model
 from sardonyx.core.ir.graph import Function, Value
@@ -54,6 +55,7 @@ def generate_artifacts(trainer: Trainer, folder: str | os.PathLike[str], *, pref
         MissingDependencyError: flatbuffers is not installed.
         ModelFileError: A file cannot be written.
     """
+    require_instance(trainer, Trainer, "trainer", "a Trainer")
     trainer.require_plain()
     training, evaluation = trainer.forward_passes()
     if training.statistics or training.has_key:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from sardonyx.base.option_checks import require_instance
 from sardonyx.core.export.export import to_model
 from sardonyx.errors import InvalidModelError, OptionError, UnsupportedError
 from sardonyx.model import Loadable, load, to_proto
@@ -34,6 +35,7 @@ def with_training_info(trainer: Trainer) -> onnx.ModelProto:
         UnsupportedError: The trainer accumulates batches, has parameters of 16 bits, or trains other tensors than those
             of the file.
     """
+    require_instance(trainer, Trainer, "trainer", "a Trainer")
     step = trainer.plan
     if step.accumulate is not None:
         raise UnsupportedError("expected a step over one batch, got one over several batches.", where="accumulate")

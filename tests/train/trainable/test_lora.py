@@ -83,7 +83,7 @@ def test_a_new_head_has_other_classes_and_learns(softmax: bool) -> None:
 
 
 def test_heads_that_cannot_be_replaced_are_refused() -> None:
-    with pytest.raises(OptionError, match="at least 1 class"):
+    with pytest.raises(OptionError, match="of at least 1"):
         train.swap_head(classifier(), 0)
     with pytest.raises(OptionError, match="expected one of"):
         train.swap_head(classifier(), 4, output="x")

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sardonyx.base import background_threads
+from sardonyx.base.option_checks import require_instance
 from sardonyx.base.thread_priority import lower_priority
 from sardonyx.errors import ExecutionError, OptionError, ResourceError, SardonyxError, UnsupportedError
 from sardonyx.runtime.session import Session
@@ -87,7 +88,7 @@ class Learner:
         mix: float = 1.0,
         guard: Guard | None = None,
         publish_every: int = 1,
-        metrics: Sequence[str | Metric | RiverMetric] = (),
+        metrics: str | Metric | RiverMetric | Sequence[str | Metric | RiverMetric] = (),
         drift: Detector | str | None = None,
         on_drift: Callable[[Learner], None] | None = None,
         queue_size: int = 256,
@@ -104,6 +105,11 @@ class Learner:
             )
         if when_full not in ("drop", "block", "refuse"):
             raise OptionError(f"expected 'drop', 'block' or 'refuse', got {when_full!r}.", where="when_full")
+        require_instance(session, Session, "session", "a Session")
+        if replay is not None:
+            require_instance(replay, Replay, "replay", "a Replay")
+        if guard is not None:
+            require_instance(guard, Guard, "guard", "a Guard")
         self._session = session
         self._trainer = Trainer(
             session.model, loss, SGD(0.01) if optimizer is None else optimizer, trainable=trainable,

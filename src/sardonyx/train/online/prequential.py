@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sardonyx.base.option_checks import listed
 from sardonyx.errors import ExecutionError, OptionError
 from sardonyx.train.losses import Loss
 from sardonyx.train.losses.classification import class_axis
@@ -40,7 +41,12 @@ class Prequential:
     """
 
     def __init__(
-        self, metrics: Sequence[str | Metric | RiverMetric], loss: Loss, *, is_binary: bool, of_probabilities: bool
+        self,
+        metrics: str | Metric | RiverMetric | Sequence[str | Metric | RiverMetric],
+        loss: Loss,
+        *,
+        is_binary: bool,
+        of_probabilities: bool,
     ) -> None:
         self._loss = loss
         self._is_binary, self._of_probabilities = is_binary, of_probabilities
@@ -48,7 +54,7 @@ class Prequential:
         self._means: list[tuple[Metric, Mean]] = []
         self._river: list[tuple[str, Any]] = []
         others: list[Any] = []
-        for metric in metrics:
+        for metric in listed(metrics):
             if isinstance(metric, str | Metric):
                 self._means += [(one, Mean()) for one in metrics_of([metric], loss, of_probabilities=of_probabilities)]
             elif callable(getattr(metric, "update", None)) and callable(getattr(metric, "get", None)):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, cast, get_args
 
-from sardonyx.base.option_checks import require_count, require_number
+from sardonyx.base.option_checks import require_count, require_instance, require_number
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.trace import Traced, inline, trace
@@ -495,7 +495,10 @@ def make_groups(
     base = optimizer.base if isinstance(optimizer, SAM) else optimizer
     free = list(range(len(names)))
     groups = []
-    for pattern, changes in (options or {}).items():
+    options = {} if options is None else options
+    require_instance(options, Mapping, "groups", "options by pattern of names")
+    for pattern, changes in options.items():
+        require_instance(changes, Mapping, f"groups, {pattern}", "options by name")
         own = [i for i in free if fnmatch.fnmatchcase(names[i], pattern)]
         if not own:
             raise OptionError(f"no parameter matches {pattern!r}.", where="groups")

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.option_checks import require_instance
 from sardonyx.errors import OptionError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.analysis.names import Names, node_label, node_names, value_names
@@ -30,8 +31,9 @@ def with_adapters(model: ir.Model, lora: LoRA, seed: int, besides: Sequence[str]
         besides: Weights that are trained whole, and so get no adapter.
 
     Raises:
-        OptionError: No matrix matches the patterns.
+        OptionError: `lora` is no :class:`LoRA`, or no matrix matches the patterns.
     """
+    require_instance(lora, LoRA, "lora", "a LoRA")
     result = copy_model(model)
     parameters = find_parameters(result)
     names = set(select_parameters(parameters, lora.targets, "targets")) - set(besides)

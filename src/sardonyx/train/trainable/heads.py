@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.option_checks import require_count
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load
 from sardonyx.rewrite.analysis.inference import infer_shapes
@@ -31,8 +32,7 @@ def swap_head(model: Loadable, classes: int, *, output: str | None = None, seed:
         OptionError: The number is impossible, or the output unknown.
         UnsupportedError: No product or convolution computes the output by its last axis.
     """
-    if classes < 1:
-        raise OptionError(f"expected at least 1 class, got {classes}.", where="classes")
+    require_count(classes, "classes")
     result = trainable_form(load(model))
     outputs = {str(value.name): value for value in result.graph.outputs}
     name = output or next(iter(outputs))

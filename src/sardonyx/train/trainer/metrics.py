@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sardonyx.base.option_checks import listed, require_instance
 from sardonyx.errors import OptionError
 from sardonyx.train.losses.classification import class_axis
 from sardonyx.train.losses.loss import Loss
@@ -102,11 +103,13 @@ _OF_PROBABILITIES = {"binary-accuracy": Metric("binary-accuracy", _binary(0.5))}
 """Metrics of probabilities that differ from those of logits."""
 
 
-def metrics_of(metrics: Sequence[str | Metric], loss: Loss, *, of_probabilities: bool = False) -> tuple[Metric, ...]:
+def metrics_of(
+    metrics: str | Metric | Sequence[str | Metric], loss: Loss, *, of_probabilities: bool = False
+) -> tuple[Metric, ...]:
     """Return metrics by name or as they are.
 
     Args:
-        metrics: Names or metrics.
+        metrics: Names or metrics, or one of them.
         loss: The loss, which says the axis of classes and the label that counts nothing.
         of_probabilities: If True, the compared output holds results of a ``Sigmoid``, not logits.
 
@@ -114,7 +117,7 @@ def metrics_of(metrics: Sequence[str | Metric], loss: Loss, *, of_probabilities:
         OptionError: Unknown name.
     """
     result = []
-    for metric in metrics:
+    for metric in listed(metrics):
         if isinstance(metric, str):
             if metric not in METRICS:
                 raise OptionError(f"expected one of {', '.join(METRICS)}, got {metric!r}.", where="metrics")
@@ -122,6 +125,7 @@ def metrics_of(metrics: Sequence[str | Metric], loss: Loss, *, of_probabilities:
             if isinstance(metric.part, _Hits):
                 axis, ignore = getattr(loss, "axis", None), getattr(loss, "ignore", None)
                 metric = replace(metric, part=replace(metric.part, axis=axis, ignore=ignore))
+        require_instance(metric, Metric, "metrics", "names and Metrics")
         result.append(metric)
     return tuple(result)
 

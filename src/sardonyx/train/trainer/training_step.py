@@ -60,7 +60,7 @@ class TrainingStep:
         optimizer: Optimizer | SAM | str = "adamw",
         *,
         trainable: str | Sequence[str] = "*",
-        metrics: Sequence[str | Metric] = (),
+        metrics: str | Metric | Sequence[str | Metric] = (),
         groups: Mapping[str, Mapping[str, float]] | None = None,
         batch_norm: BatchNormMode = "train",
         dropout: Mapping[str, float] | None = None,
