@@ -100,6 +100,38 @@ for line in sys.stdin:
 """
 
 
+ANSWERING = """#!{python}
+import json, shutil, sys
+if sys.argv[1] == "-c":
+    sys.exit()
+inputs = {{"x": {{"shape": {shape}, "dtype": {dtype!r}}}}}
+for line in sys.stdin:
+    if json.loads(line)["do"] == "convert":
+        shutil.copy({model!r}, sys.argv[3] + "/model.onnx")
+        print(json.dumps({{"signature": "s", "inputs": inputs, "outputs": ["y"]}}), flush=True)
+    else:
+        print(json.dumps({{"operators": []}}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, named",
+    [("[None]", "string", "type string"), ("[None]", "resource", "type resource"), ("None", "float32", "unknown rank")],
+)
+def test_inputs_that_cannot_be_drawn_are_named(
+    shape: str, dtype: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    python, model = tmp_path / "python", tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model('<ir_version: 9, opset_import: ["": 17]> g (float[N] x) => (float[N] y) '
+                                      "{ y = Relu (x) }"), model)  # fmt: skip
+    python.write_text(ANSWERING.format(python=sys.executable, model=str(model), shape=shape, dtype=dtype))
+    python.chmod(0o700)
+    monkeypatch.setenv(PYTHON, str(python))
+    with pytest.raises(OptionError, match=f"input 'x' of {named}.*Pass example inputs"):
+        sardonyx.convert(str(tmp_path))
+
+
 def is_running(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status")
     return status.exists() and "State:\tZ" not in status.read_text()

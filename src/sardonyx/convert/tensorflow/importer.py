@@ -190,6 +190,14 @@ def write_error_functions(model: ir.Model) -> None:
         node.graph.remove(node, safe=True)
 
 
+def _is_number(dtype: str) -> bool:
+    """Return True if NumPy knows a type of TensorFlow as that of numbers; it knows no strings and resources."""
+    try:
+        return np.dtype(dtype).kind in "fiub"
+    except TypeError:
+        return False
+
+
 def _examples(inputs: Mapping[str, Mapping[str, Any]], options: Options) -> Feeds:
     """Return the caller's examples by name, or drawn ones."""
     examples = options.examples
@@ -200,10 +208,12 @@ def _examples(inputs: Mapping[str, Mapping[str, Any]], options: Options) -> Feed
     generator = np.random.default_rng(0)
     feeds: dict[str, Any] = {}
     for name, value in inputs.items():
-        if value["shape"] is None or np.dtype(value["dtype"]).kind not in "fiub":
+        if value["shape"] is None or not _is_number(value["dtype"]):
+            of = "of unknown rank" if value["shape"] is None else f"of type {value['dtype']}"
             raise OptionError(
-                f"no example can be drawn for the input '{name}'", where="example_inputs", remedy="Pass example inputs."
-            )
+                f"no example can be drawn for the input '{name}' {of}.", where="example_inputs",
+                remedy="Pass example inputs.",
+            )  # fmt: skip
         shape = [(2 if axis == 0 else 8) if size is None else size for axis, size in enumerate(value["shape"])]
         dtype = np.dtype(value["dtype"])
         drawn = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)
