@@ -33,22 +33,23 @@ class Builder:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
 
 
-def residual(zeros: bool = True) -> bytes:
-    """Return a residual network with normalization and PRelu."""
+def residual(zeros: bool = True, width: int = 8) -> bytes:
+    """Return a residual network of some channels with normalization and PRelu."""
     b, z = Builder(), (lambda *axes: axes if zeros else ())
-    b.weights.append(numpy_helper.from_array(np.ones(8, np.float32), "variance"))
+    b.weights.append(numpy_helper.from_array(np.ones(width, np.float32), "variance"))
     nodes = [
-        helper.make_node("Conv", ["x", b.weight("w1", 8, 3, 3, 3, zero=z(0))], ["c1"], "conv1", pads=[1] * 4),
-        helper.make_node("BatchNormalization", ["c1", b.weight("g", 8), b.weight("b", 8, zero=z(0)),
-                                                b.weight("m", 8, zero=z(0)), "variance"], ["n1"], "norm"),
-        helper.make_node("PRelu", ["n1", b.weight("slope", 8, 1, 1)], ["r1"], "prelu"),
-        helper.make_node("Conv", ["r1", b.weight("w2", 8, 8, 3, 3, zero=z(0, 1)), b.weight("b2", 8, zero=z(0))],
-                         ["c2"], "conv2", pads=[1] * 4),
+        helper.make_node("Conv", ["x", b.weight("w1", width, 3, 3, 3, zero=z(0))], ["c1"], "conv1", pads=[1] * 4),
+        helper.make_node("BatchNormalization", ["c1", b.weight("g", width), b.weight("b", width, zero=z(0)),
+                                                b.weight("m", width, zero=z(0)), "variance"], ["n1"], "norm"),
+        helper.make_node("PRelu", ["n1", b.weight("slope", width, 1, 1)], ["r1"], "prelu"),
+        helper.make_node("Conv", ["r1", b.weight("w2", width, width, 3, 3, zero=z(0, 1)),
+                                  b.weight("b2", width, zero=z(0))], ["c2"], "conv2", pads=[1] * 4),
         helper.make_node("Add", ["r1", "c2"], ["s"], "sum"),
         helper.make_node("MaxPool", ["s"], ["q"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
         helper.make_node("GlobalAveragePool", ["q"], ["p"]),
         helper.make_node("Flatten", ["p"], ["f"]),
-        helper.make_node("Gemm", ["f", b.weight("w3", 5, 8, zero=z(1)), b.weight("b3", 5)], ["y"], "head", transB=1),
+        helper.make_node("Gemm", ["f", b.weight("w3", 5, width, zero=z(1)), b.weight("b3", 5)], ["y"], "head",
+                         transB=1),
     ]  # fmt: skip
     return b.model(nodes, 5)
 
