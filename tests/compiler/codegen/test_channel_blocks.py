@@ -42,3 +42,30 @@ def test_an_image_becomes_blocks(channels: int, dtype: DType, known: bool, targe
         feeds = [rng.uniform(-90, 90, (2, channels, *size)).astype(np.float32)]
         for actual, expected in zip(program.run(feeds), computed(function, feeds), strict=True):
             np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [t.UINT8, t.FLOAT])
+@pytest.mark.parametrize(
+    ("sizes", "interior"),
+    [((40, 1), (0, 0)), ((5, 40), (0, 0)), ((5, 40), (0, 1)), ((40, 1), (1, 0)), ((1, 40), (1, 1))],
+)
+def test_a_padded_image_becomes_a_part_of_blocks(
+    sizes: tuple[int, int], interior: tuple[int, int], dtype: DType, target: str
+) -> None:
+    """Positions of a column, and those with others between, are not adjacent in the padded image."""
+    rng = np.random.default_rng(0)
+    weights = rng.integers(-9, 9, (8, 16, 3, 3)).astype(np.int8)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        image = L.pad(x, (0, 0, 1, 1), (0, 0, 1, 2), 75, (0, 0, *interior))
+        image = L.cast(image, t.INT32 if dtype == t.UINT8 else t.FLOAT)
+        w = L.cast(constant(weights, t.INT8), image.dtype)
+        return [L.convolve(image, w, strides=[2, 2], padding=[(0, 0)] * 2)]  # No form with rounding errors.
+
+    for known in (True, False):
+        function = trace("f", body, [TensorType(dtype, (2, 16, *(sizes if known else (H, W))))])
+        program = Program.compile(function, target=host() if target == host().name else NAMED[target], threads=2)
+        assert not program.host
+        feeds = [rng.integers(0, 90, (2, 16, *sizes)).astype(t.numpy_dtype(dtype))]
+        np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])

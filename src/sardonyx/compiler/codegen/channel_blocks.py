@@ -8,6 +8,7 @@ of all channels are interleaved into the contiguous elements of the tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from sardonyx.compiler.analysis.strided_views import Memory
 from sardonyx.compiler.codegen import load_store
@@ -27,7 +28,10 @@ Body = Callable[[list[Index]], None]
 
 
 def reads_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> bool:
-    """Return True if a map reads every or every second element along the innermost spatial loop, found by a trial.
+    """Return True if tiles of positions along the innermost spatial loop can be interleaved, found by a trial.
+
+    The map reads every or every second element along the loop, and writes adjacent positions of the blocked image. The
+    positions of a part of an image are not adjacent along an axis before a last one of size 1 in the part alone.
 
     Args:
         reader: Reader of the body.
@@ -37,8 +41,8 @@ def reads_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> 
     """
     if not loops or reader.lanes == 1 or (isinstance(loops[-1].size, int) and loops[-1].size < reader.lanes):
         return False
-    contiguous, others, length = _count_loads(reader, loops, [Index("%n"), Index("%c"), *[ORIGIN] * (rank - 2)], body)
-    return contiguous > 0 and others == 0 and length <= _LONG
+    trial = _try(reader, loops, [Index("%n"), Index("%c"), *[ORIGIN] * (rank - 2)], body, (1, 2))
+    return trial.rows > 0 and trial.others == 0 and trial.writes_positions and trial.length <= _LONG
 
 
 def moves_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> bool:
@@ -50,18 +54,31 @@ def moves_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> 
         rank: Axes of the shape.
         body: Writes a vector of the result.
     """
-    contiguous, others, _ = _count_loads(reader, loops, [ORIGIN] * rank, body, (1,))
-    return contiguous > 0 and others == 0
+    trial = _try(reader, loops, [ORIGIN] * rank, body, (1,))
+    return trial.rows > 0 and trial.others == 0
 
 
-def _count_loads(
-    reader: Reader, loops: Sequence[Axis], position: list[Index], body: Body, steps: Sequence[int] = (1, 2)
-) -> tuple[int, int, int]:
-    """Return the loads at some steps along the innermost loop, other vector loads, and the length of the body."""
+class _Trial(NamedTuple):
+    """Reads and writes of a body in lanes along the innermost loop.
+
+    Attributes:
+        rows: Loads at some steps.
+        others: Other vector loads.
+        writes_positions: True if the written positions are adjacent in a blocked image.
+        length: Instructions.
+    """
+
+    rows: int
+    others: int
+    writes_positions: bool
+    length: int
+
+
+def _try(reader: Reader, loops: Sequence[Axis], position: list[Index], body: Body, steps: Sequence[int]) -> _Trial:
     for number, axis in enumerate(loops):
         put(position, axis, Index(f"%{number}"))
     put(position, loops[-1], Index("%lane", 1, reader.lanes))
-    contiguous, others = 0, 0
+    contiguous, others, writes_positions = 0, 0, True
 
     def loaded(memory: Memory, at: Index) -> None:
         nonlocal contiguous, others
@@ -69,11 +86,16 @@ def _count_loads(
         contiguous += is_row
         others += not is_row and not at.is_uniform
 
-    reader.across = loaded, lambda memory, at, value: True
+    def stored(memory: Memory, at: Index, value: Element) -> bool:
+        nonlocal writes_positions
+        writes_positions &= not at.vector and at.repeat == 1 and at.lane == memory.block
+        return True
+
+    reader.across = loaded, stored
     with reader.trial() as written:
         body(position)
     reader.across, length = None, written.text().count("\n")
-    return contiguous, others, length
+    return _Trial(contiguous, others, writes_positions, length)
 
 
 def channel_items(
