@@ -15,7 +15,8 @@ import numpy as np
 
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compiler.program import Program
-from sardonyx.compress.quantization.methods.grids import Grid, hessian_error, require_hessian
+from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
+from sardonyx.compress.quantization.methods.trained_rounding import Adam, start
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.trace import trace
@@ -23,7 +24,6 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.core.transform.differentiation import gradient
-from sardonyx.errors import OptionError
 
 _RATE = 0.01
 """Integers that Adam moves a weight by in the first step; the rate falls to 0 by half a cosine."""
@@ -44,32 +44,19 @@ def adaquant(rows: np.ndarray, hessian: np.ndarray, grid: Grid, *, steps: int = 
     Raises:
         OptionError: The Hessian does not fit the weights, an element is not finite, or there is no step.
     """
-    require_hessian(rows, hessian)
-    if steps < 1:
-        raise OptionError(f"expected at least 1 step, got {steps}.", where="steps")
-    grid = grid.expanded(rows.shape)
-    ideal, wide = rows.astype(np.float32), np.asarray(hessian, np.float32)
-    best = grid.nearest(rows)
-    least = hessian_error(ideal - grid.values(best), wide)
-    total = float(least.sum(dtype=np.float64))
-    if not rows.size or not total > 0 or not math.isfinite(total):
+    ideal = rows.astype(np.float32)
+    best, least, factor, wide, grid, scales, zeros, limits = start(rows, ideal, hessian, grid, steps)
+    if not factor:
         return best
-    scales, zeros = np.ascontiguousarray(grid.scales, np.float32), np.ascontiguousarray(grid.zeros, np.float32)
-    moved = (ideal / scales + zeros).astype(np.float32)
-    limits = [np.float32(grid.lowest), np.float32(grid.highest)]
-    first, second = np.zeros_like(moved), np.zeros_like(moved)
+    moved = Adam((ideal / scales + zeros).astype(np.float32))
     looks = {round(number * steps / _LOOKS) for number in range(1, _LOOKS + 1)}
-    program, factor = _step(), np.float32(rows.size / total)
+    program = _step()
     for step in range(1, steps + 1):
         raise_if_cancelled()
-        slope = np.asarray(program.run([moved, ideal, wide, scales, zeros, factor, *limits])[1])
-        first += np.float32(0.1) * (slope - first)
-        second += np.float32(0.001) * (slope * slope - second)
-        unbiased = np.sqrt(second / np.float32(1 - 0.999**step)) + np.float32(1e-8)
-        rate = 0.5 * _RATE * (1 + math.cos(math.pi * (step - 1) / steps))
-        moved = moved - np.float32(rate / (1 - 0.9**step)) * first / unbiased
+        slope = np.asarray(program.run([moved.variables, ideal, wide, scales, zeros, factor, *limits])[1])
+        moved.step(slope, 0.5 * _RATE * (1 + math.cos(math.pi * (step - 1) / steps)))
         if step in looks:
-            integers = np.clip(np.rint(moved), grid.lowest, grid.highest)
+            integers = np.clip(np.rint(moved.variables), grid.lowest, grid.highest)
             errors = hessian_error(ideal - grid.values(integers), wide)
             better = errors < least
             best = np.where(better[:, None], integers, best)

@@ -13,7 +13,8 @@ import numpy as np
 
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compiler.program import Program
-from sardonyx.compress.quantization.methods.grids import Grid, hessian_error, require_hessian
+from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
+from sardonyx.compress.quantization.methods.trained_rounding import Adam, start
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.trace import trace
@@ -21,7 +22,6 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.core.transform.differentiation import gradient
-from sardonyx.errors import OptionError
 
 _LOW, _HIGH = -0.1, 1.1
 """Limits of the stretched sigmoid, beyond 0 and 1 so that the variables can reach both."""
@@ -53,38 +53,22 @@ def adaround(
     Raises:
         OptionError: The Hessian does not fit the weights, an element is not finite, or there is no step.
     """
-    require_hessian(rows, hessian)
-    if steps < 1:
-        raise OptionError(f"expected at least 1 step, got {steps}.", where="steps")
-    grid = grid.expanded(rows.shape)
     ideal = (rows if target is None else target).astype(np.float32)
-    nearest = grid.nearest(rows)
-    wide = np.asarray(hessian, np.float32)
-    before = hessian_error(ideal - grid.values(nearest), wide)
-    total = float(before.sum(dtype=np.float64))
-    if not rows.size or not total > 0 or not math.isfinite(total):
+    nearest, before, factor, wide, grid, scales, zeros, limits = start(rows, ideal, hessian, grid, steps)
+    if not factor:
         return nearest
-    scales, zeros = np.ascontiguousarray(grid.scales, np.float32), np.ascontiguousarray(grid.zeros, np.float32)
     exact = rows / scales + zeros
     below = np.floor(exact).astype(np.float32)
     share = np.clip((exact - below - _LOW) / (_HIGH - _LOW), 0.01, 0.99)
-    variables = np.log(share / (1 - share)).astype(np.float32)
-    limits = [np.float32(grid.lowest), np.float32(grid.highest)]
-    factor = np.float32(rows.size / total)
-    first, second = np.zeros_like(variables), np.zeros_like(variables)
-    program = _step()
+    adam, program = Adam(np.log(share / (1 - share)).astype(np.float32)), _step()
     for step in range(1, steps + 1):
         raise_if_cancelled()
         progress = max(0.0, (step / steps - _WARM_UP) / (1 - _WARM_UP))
         exponent = _SHARPEST[1] + 0.5 * (_SHARPEST[0] - _SHARPEST[1]) * (1 + math.cos(progress * math.pi))
         weight = _WEIGHT if progress else 0.0
         numbers = [np.float32(exponent), np.float32(weight), factor, *limits]
-        slope = np.asarray(program.run([variables, ideal, wide, below, scales, zeros, *numbers])[1])
-        first += np.float32(0.1) * (slope - first)
-        second += np.float32(0.001) * (slope * slope - second)
-        unbiased = np.sqrt(second / np.float32(1 - 0.999**step)) + np.float32(1e-8)
-        variables = variables - np.float32(_RATE / (1 - 0.9**step)) * first / unbiased
-    integers = np.clip(below + (variables > 0), grid.lowest, grid.highest).astype(np.float32)
+        adam.step(np.asarray(program.run([adam.variables, ideal, wide, below, scales, zeros, *numbers])[1]), _RATE)
+    integers = np.clip(below + (adam.variables > 0), grid.lowest, grid.highest).astype(np.float32)
     after = hessian_error(ideal - grid.values(integers), wide)
     return np.where((after < before)[:, None], integers, nearest)
 
