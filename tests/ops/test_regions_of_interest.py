@@ -55,6 +55,16 @@ def test_max_roi_pool(scale: float, count: int) -> None:
     assert_agrees("MaxRoiPool", [x, rois], ["N C H W", "R 5"], opset=1, **options)
 
 
+def test_bins_of_halves_are_those_of_floats() -> None:
+    """A bin's end is a product of two numbers of 16 bits, whose rounding would move pixels to the next bin."""
+    x = np.arange(64, dtype=np.float16).reshape(1, 1, 1, 64)
+    rois = np.array([[0, 0, 0, 62, 0]], np.float16)
+    options: dict[str, Any] = {"pooled_shape": [1, 31], "opset": 1}
+    (narrow,) = eager("MaxRoiPool", [x, rois], **options)
+    (wide,) = eager("MaxRoiPool", [x.astype(np.float32), rois.astype(np.float32)], **options)
+    np.testing.assert_array_equal(narrow, wide)
+
+
 def test_mismatched_inputs_are_refused() -> None:
     x, rois = np.zeros((1, 1, 4, 4), np.float32), np.array([[0, 0, 3, 3]], np.float32)
     for image in (1, -1):

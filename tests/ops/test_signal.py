@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from sardonyx.errors import ExecutionError, InvalidModelError, NeedsValueError, SardonyxError, ShapeError
 from tests.ops.agreement import assert_equal, eager, traced
@@ -120,6 +121,13 @@ def test_windows(name: str, formula: Any, periodic: int) -> None:
     expected = formula(np.arange(9) * 2 * np.pi / (9 if periodic else 8))
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-15)
     assert_equal(traced(name, [size], [""], periodic=periodic, output_datatype=11), [actual])
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.STRING, TensorProto.BOOL, TensorProto.COMPLEX64])
+def test_windows_are_numbers(dtype: int) -> None:
+    """Texts of numbers would depend on their last bits."""
+    with pytest.raises(InvalidModelError, match="expected a type of real numbers as `output_datatype`"):
+        eager("HannWindow", [np.array(4)], opset=17, output_datatype=dtype)
 
 
 def test_mel_bands_are_triangles_that_meet_at_their_corners() -> None:

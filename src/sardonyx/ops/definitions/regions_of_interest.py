@@ -27,7 +27,7 @@ def max_roi_pool(
     """Pool the maximum of regions, rows (image, x1, y1, x2, y2); a bin outside of the image gives 0."""
     if len(pooled_shape) != 2:
         raise InvalidModelError(f"expected a height and a width as `pooled_shape`, got {list(pooled_shape)}.")
-    x, rois = L.of_rank(x, 4, "the images"), _rows(rois, 5)
+    x, rois = L.of_rank(x, 4, "the images"), L.widened(_rows(rois, 5))
     height, width = x.shape[2:]
 
     def pool_region(i: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:

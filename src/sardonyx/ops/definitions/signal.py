@@ -31,6 +31,14 @@ def dft_by_attribute(
     return _transform(x, _size(dft_length), axis, inverse, onesided)
 
 
+def _number_type(identifier: int) -> t.DType:
+    """Return the element type of an `output_datatype`, which is one of numbers."""
+    dtype = t.element_type(identifier)
+    if not (t.is_float(dtype) or t.is_integer(dtype)):
+        raise InvalidModelError(f"expected a type of real numbers as `output_datatype`, got {dtype.name.lower()}.")
+    return dtype
+
+
 def _size(x: Tensor | None) -> Size | None:
     return None if x is None else L.sizes(L.reshape(x, ()), "a length")[0]
 
@@ -111,7 +119,7 @@ def _register_window(name: str, *amplitudes: float) -> None:
         period = L.cast(L.size_tensor([count if periodic else count - 1], ()), t.DOUBLE)
         phase = L.arange(count, t.DOUBLE) * (2 * math.pi) / period
         terms = [amplitude * L.cos(i * phase) for i, amplitude in enumerate(amplitudes)]
-        return L.cast(sum(terms[1:], terms[0]), t.element_type(output_datatype))
+        return L.cast(sum(terms[1:], terms[0]), _number_type(output_datatype))
 
 
 _register_window("HannWindow", 0.5, -0.5)
@@ -143,4 +151,4 @@ def mel_weight_matrix(
     rising = L.where(L.equal(left, center), 1, (j - left) / (center - left))
     falling = (right - j) / (right - center)
     inside = L.where((j >= left) & (j <= center), rising, 0)
-    return L.cast(L.where((j >= center) & (j < right), falling, inside), t.element_type(output_datatype))
+    return L.cast(L.where((j >= center) & (j < right), falling, inside), _number_type(output_datatype))
