@@ -71,6 +71,13 @@ Trades scratch memory and balance of threads for fewer conversions.
 Provenance: Sapphire Rapids, `python benchmarks/low_bits.py`.
 """
 
+DIGIT_ROWS_PER_ITEM = 48
+"""Most rows in a work item that multiplies digits of inputs by weights of few bits.
+
+Trades scratch memory and balance of threads for fewer readings of the weights.
+Provenance: that of weights which are converted, not remeasured; `python benchmarks/low_bits.py --rows 128 --size 2048`.
+"""
+
 DIGITS_SHARE_OF_L2 = 1 / 2
 """Share of L2 that the digits of the rows of a work item take, which all panels of codes are multiplied with.
 

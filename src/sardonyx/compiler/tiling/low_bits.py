@@ -26,6 +26,9 @@ DIGIT_LANES = 16
 PART = 32
 """Most steps of K whose inputs share a power of two, as integers of digits."""
 
+PART_NUMBERS = 8
+"""Words after the digits of a part, for its numbers."""
+
 _TILE_ROWS = 4
 """Most rows of a register tile of digits: sums of three digits by two vectors of columns are in 24 registers."""
 
@@ -35,9 +38,14 @@ def multiplies_digits(target: Target) -> bool:
     return target.vector_bits == DIGIT_LANES * 32 and not target.saturates
 
 
+def digit_words(form: LowBits) -> int:
+    """Return the words of the digits of a part of a row."""
+    return -(-min(form.block, PART) // DIGIT_LANES) * DIGIT_LANES
+
+
 def part_words(form: LowBits) -> int:
-    """Return the words of the digits of a part of a row, and of 8 numbers after them."""
-    return -(-min(form.block, PART) // DIGIT_LANES) * DIGIT_LANES + 8
+    """Return the words of a part of a row: its digits, and the numbers after them."""
+    return digit_words(form) + PART_NUMBERS
 
 
 def parts_of(form: LowBits, depth: int) -> int:
@@ -62,7 +70,7 @@ def digit_tile(form: LowBits, m: Size, depth: int, target: Target) -> tuple[int,
     """
     rows = -(-m // -(-m // _TILE_ROWS)) if isinstance(m, int) and m else _TILE_ROWS
     most = int(target.l2 * costs.DIGITS_SHARE_OF_L2) // (digit_bytes(form, depth) * rows)
-    tiles = max(1, min(most, costs.LOW_BIT_TILES_PER_ITEM // rows))
+    tiles = max(1, min(most, costs.DIGIT_ROWS_PER_ITEM // rows))
     return rows, min(tiles, -(-m // rows)) if isinstance(m, int) and m else tiles
 
 

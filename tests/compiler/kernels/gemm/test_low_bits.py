@@ -14,8 +14,9 @@ from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED, host
 from sardonyx.compiler.tiling.gemm_schedule import GemmSchedule
 from sardonyx.compiler.tiling.low_bits import multiplies_digits
+from sardonyx.core import language as L
 from sardonyx.core.eval.tensor import constant
-from sardonyx.core.eval.trace import trace
+from sardonyx.core.eval.trace import inline, trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import TensorType
@@ -175,6 +176,35 @@ def test_tiny_and_huge_inputs(bits: int, magnitude: float, rows: int) -> None:
     bound = np.abs(x).astype(np.float64) @ weights.magnitude
     # A product of denormal numbers is rounded to their distance, in the reference as in the kernel.
     assert (np.abs(actual.astype(np.float64) - expected) <= 1e-6 * bound + 300 * 2.0**-149).all()
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("magnitude", [1e-30, 1e-33])
+def test_results_of_tiny_inputs_are_no_denormals(magnitude: float, rows: int) -> None:
+    """Powers of two between inputs and results may be smaller than the results, which flushing must keep."""
+    weights = draw_weights(300, 260, 4, 32, zero=True)
+    function = n_bits(weights, rows)
+    x = np.random.default_rng(0).standard_normal((rows, 300)).astype(np.float32) * np.float32(magnitude)
+    program = Program.compile(function, threads=1, denormals="flush")
+    (actual,), (expected,) = program.run([x]), computed(function, [x])
+    bound = np.abs(x).astype(np.float64) @ weights.magnitude
+    assert (np.abs(actual.astype(np.float64) - expected) <= 1e-6 * bound + 300 * 2.0**-126).all()
+    assert np.abs(expected).max() > 2.0**-120
+
+
+@pytest.mark.parametrize("rows", [100, 150, 300])
+def test_repeated_rows(rows: int) -> None:
+    """All items of rows begin at the same address; the last one has fewer rows."""
+    weights = draw_weights(512, 512, 4, 32, zero=True)
+    product = n_bits(weights, rows)
+    function = trace(
+        "f", lambda x: list(inline(product, [L.broadcast_to(x, (rows, 512))])), [TensorType(t.FLOAT, (1, 512))]
+    )
+    program = Program.compile(function, threads=1)
+    x = np.random.default_rng(0).standard_normal((1, 512), np.float32)
+    (actual,) = program.run([x])
+    np.testing.assert_array_equal(actual, np.repeat(actual[:1], rows, 0))
+    np.testing.assert_allclose(actual, computed(function, [x])[0], rtol=1e-4, atol=1e-3)
 
 
 def test_rows_that_are_not_finite_leave_the_others_alone() -> None:

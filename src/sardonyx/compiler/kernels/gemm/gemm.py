@@ -161,8 +161,8 @@ class _Gemm:
         self.k_block = schedule.k_block
         self.tiles = schedule.tiles_per_item
         self.panel_columns = tile.columns * schedule.panel_tiles
-        self.splits_rows = bool(self.k_block) or isinstance(self.b, LowBitPanels)
-        rows = (self.tiles if self.splits_rows else 1) * tile.rows
+        self.has_row_tiles = bool(self.k_block) or isinstance(self.b, LowBitPanels)
+        rows = (self.tiles if self.has_row_tiles else 1) * tile.rows
         sums = max(rows * tile.columns, FEW_ROWS * self.panel_columns if schedule.panel_tiles > 1 else 0)
         self.finished = self.e.array(tile.element, sums)
         self.packed_panel = self.e.variable("i64", "-1")
@@ -250,7 +250,7 @@ class _Gemm:
         e, rows = self.e, self.tile.rows
         most = rows * self.tiles
         blocks = e.div(e.add(self.rows, most - 1), most)
-        if not self.splits_rows:
+        if not self.has_row_tiles:
             return most, blocks
         tiles, some = e.div(e.add(self.rows, rows - 1), rows), e.most(1, blocks)
         return e.mul(e.div(e.sub(e.add(tiles, some), 1), some), rows), blocks
@@ -285,8 +285,9 @@ class _Gemm:
 
         def by_digits(rows: int) -> None:
             assert digits is not None
-            digits.write(lambda row: self._line(operands.a, e.add(start, row)), count, rows)
-            low.multiply_digits(digits, e.div(e.add(count, rows - 1), rows), rows, self.finished)
+            tiles = e.div(e.add(count, rows - 1), rows)
+            digits.write(lambda row: self._line(operands.a, e.add(start, row)), str(count), tiles, rows)
+            low.multiply_digits(digits, tiles, rows, self.finished)
 
         def few(rows: int, first: str | int = 0) -> None:
             last = e.sub(count, 1)

@@ -21,7 +21,7 @@ from sardonyx.compiler.codegen.requantize import nearest
 from sardonyx.compiler.llvm.ir_builder import Emitter, float_literal, splat, vector
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.tiling.low_bits import DIGIT_LANES as LANES
-from sardonyx.compiler.tiling.low_bits import PART, part_words, parts_of
+from sardonyx.compiler.tiling.low_bits import PART, digit_words, part_words, parts_of
 
 _WORDS, _FLOATS, _BYTES = vector(LANES, "i32"), vector(LANES, "float"), vector(4 * LANES, "i8")
 
@@ -43,8 +43,8 @@ REMAINDER_UNIT = 2.0**-_REMAINDER_BITS
 _EVEN = 1 << _BITS + 1
 """Least sum of the integers' magnitudes of a part that needs no remainders."""
 
-_FACTOR, _INITIAL, _INITIAL_OF_HIGH, _INITIAL_OF_REST, _TOTAL, _UNEVEN = range(6)
-"""The words of a part after its digits."""
+_FIRST_FACTOR, _SECOND_FACTOR, _INITIAL, _INITIAL_OF_HIGH, _INITIAL_OF_REST, _TOTAL, _UNEVEN = range(7)
+"""The words of a part after its digits, at most :data:`PART_NUMBERS`."""
 
 Load = Callable[[str, str | int, str | None], str]
 """Loads a vector of floats of a row, by its address, from a step of K, in the lanes of a mask."""
@@ -72,13 +72,17 @@ class Part:
         return e.spread(e.load("i32", e.address(self.words, "i32", at), 4), LANES, "i32")
 
     def _number(self, index: int, type: str) -> str:
-        at = part_words(self.form) - 8 + index
+        at = digit_words(self.form) + index
         return self.e.load(type, self.e.address(self.words, "i32", at), 4)
 
     @property
-    def factor(self) -> str:
-        """The power of two by which a sum of products by the integers is one by the inputs, in every lane."""
-        return self.e.spread(self._number(_FACTOR, "float"), LANES, "float")
+    def factors(self) -> tuple[str, str]:
+        """Two powers of two, in every lane: a sum of products by the integers times both is one by the inputs.
+
+        The product of both may be denormal.
+        """
+        first, second = (self._number(index, "float") for index in (_FIRST_FACTOR, _SECOND_FACTOR))
+        return self.e.spread(first, LANES, "float"), self.e.spread(second, LANES, "float")
 
     @property
     def total(self) -> str:
@@ -134,7 +138,7 @@ class InputDigits:
 
     def __init__(self, e: Emitter, form: LowBits, depth: int, memory: str, load: Load) -> None:
         self.e, self.form, self.depth, self.memory, self.load = e, form, depth, memory, load
-        self.first = e.variable("i64", "0")
+        self._written = e.variable("i64", "0"), e.variable("i64", "0")
 
     def part(self, number: str | int, tiles: str | int, tile: str | int, rows: int, row: str | int) -> Part:
         """Return a part of a row of a tile, one of ``tiles`` tiles of ``rows`` rows."""
@@ -142,21 +146,26 @@ class InputDigits:
         at = e.add(e.mul(e.add(e.mul(number, tiles), tile), rows), row)
         return Part(e, e.address(self.memory, "i32", e.mul(at, part_words(self.form))), self.form)
 
-    def write(self, line: Callable[[str | int], str], count: str | int, rows: int) -> None:
+    def write(self, line: Callable[[str | int], str], count: str, tiles: str | int, rows: int) -> None:
         """Emit the digits of all rows of a work item, unless they were written last.
 
         Args:
             line: Emits the address of a row of the item.
             count: Rows of the item; rows past them, in the last tile, repeat the last one.
+            tiles: Register tiles of these rows.
             rows: Rows of a tile.
         """
         e, form = self.e, self.form
         address = e.let(f"ptrtoint ptr {line(0)} to i64")
         whole, rest = divmod(self.depth, form.block)
         parts = parts_of(form, form.block)
-        with e.when(e.let(f"icmp ne i64 {address}, {self.first.get()}")):
-            self.first.set(address)
-            tiles, last = e.div(e.add(count, rows - 1), rows), e.sub(count, 1)
+        # Items of other lengths may begin at the same address, if rows are repeated: their digits are elsewhere.
+        pairs = tuple(zip(self._written, (address, count), strict=True))
+        is_other, is_longer = (e.let(f"icmp ne i64 {now}, {before.get()}") for before, now in pairs)
+        with e.when(e.let(f"or i1 {is_other}, {is_longer}")):
+            for variable, now in pairs:
+                variable.set(now)
+            last = e.sub(count, 1)
             with e.loop(0, e.mul(tiles, rows)) as row:
                 source, tile, within = line(e.least(row, last)), e.div(row, rows), e.rem(row, rows)
 
@@ -209,24 +218,26 @@ class InputDigits:
                 highest.append(e.let(f"ashr {_WORDS} {up}, {splat('24', LANES, 'i32')}"))
         magnitudes = [e.call(_WORDS, "llvm.abs.v16i32", [(_WORDS, integer), ("i1", "false")]) for integer in integers]
         sum, rest = self._sum(integers), self._sum(remainders)
-        # 0 less 1 is no small number: all zeros are even.
-        less = e.let(f"sub i32 {self._sum(magnitudes)}, 1")
-        uneven = e.let(f"zext i1 {e.let(f'icmp ult i32 {less}, {_EVEN - 1}')} to i32")
+        # Without a sign, 0 minus 1 is the largest number: a part of zeros counts as even.
+        below = e.let(f"sub i32 {self._sum(magnitudes)}, 1")
+        uneven = e.let(f"zext i1 {e.let(f'icmp ult i32 {below}, {_EVEN - 1}')} to i32")
         inverse = [self._power(e.let(f"sub i32 0, {part}")) for part in halves]
         is_finite = e.let(f"icmp ne i32 {exponent}, 255")
-        whole = e.let(f"fmul float {inverse[0]}, {inverse[1]}")
-        factor = e.let(f"select i1 {is_finite}, float {whole}, float {float_literal(float('nan'), 'float')}")
+        factor = e.let(f"select i1 {is_finite}, float {inverse[0]}, float {float_literal(float('nan'), 'float')}")
         step = float_literal(REMAINDER_UNIT, "float")
         small = e.let(f"fmul float {e.let(f'sitofp i32 {rest} to float')}, {step}")
         total = e.let(f"fadd float {e.let(f'sitofp i32 {sum} to float')}, {small}")
         middle = -(1 << self.form.bits - 1)
         high = self._sum(highest) if highest else "0"
         low = e.let(f"sub i32 {sum}, {e.let(f'shl i32 {high}, 16')}") if highest else sum
-        numbers = {_FACTOR: ("float", factor), _TOTAL: ("float", total), _UNEVEN: ("i32", uneven)}
+        numbers = {
+            _FIRST_FACTOR: ("float", factor), _SECOND_FACTOR: ("float", inverse[1]), _TOTAL: ("float", total),
+            _UNEVEN: ("i32", uneven),
+        }  # fmt: skip
         for index, count in ((_INITIAL, low), (_INITIAL_OF_HIGH, high), (_INITIAL_OF_REST, rest)):
             numbers[index] = ("i32", e.let(f"mul i32 {count}, {middle}"))
         for index, (type, number) in numbers.items():
-            e.store(type, number, e.address(words, "i32", part_words(self.form) - 8 + index), 4)
+            e.store(type, number, e.address(words, "i32", digit_words(self.form) + index), 4)
 
     def _reduced(self, operation: str, value: str) -> str:
         return self.e.call("i32", f"llvm.vector.reduce.{operation}.v16i32", [(_WORDS, value)])

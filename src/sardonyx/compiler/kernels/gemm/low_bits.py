@@ -456,10 +456,12 @@ class LowBitPanel:
                     value = line[index].get()
                     if zero is not None:
                         value = e.multiply_add(tile.type, e.let(f"fneg {tile.type} {zero}"), part.total, value)
-                    value = e.let(f"fmul {tile.type} {value}, {part.factor}")
+                    first, second = part.factors
+                    value = e.let(f"fmul {tile.type} {value}, {first}")
+                    scaled = e.let(f"fmul {tile.type} {scale}, {second}")
                     at = e.address(sums, tile.element, row * tile.columns + number * tile.lanes)
                     before = e.load(tile.type, at, tile.bytes * tile.lanes)
-                    e.store(tile.type, e.multiply_add(tile.type, scale, value, before), at, tile.bytes * tile.lanes)
+                    e.store(tile.type, e.multiply_add(tile.type, scaled, value, before), at, tile.bytes * tile.lanes)
 
     def _dot_digits(
         self, inputs: Sequence[Part], block: str, first_word: str | int, words: int, numbers: range, digits: range
