@@ -129,6 +129,11 @@ def test_several_results_have_cotangents_where_these_are_numbers() -> None:
             RuleError,
             r"expected float\[N, 4\] as cotangent of input 0 of Power, got float\[\]",
         ),
+        (
+            lambda y, dy, x, bias=None, **_: L.concat([dy, dy], 1),
+            RuleError,
+            r"expected float\[N, 4\] as cotangent of input 0 of Power, got float\[N, 8\]",
+        ),
         (lambda y, dy, x, bias=None, **_: 1 / 0, RuleError, "the gradient of Power raised ZeroDivisionError"),
     ],
 )

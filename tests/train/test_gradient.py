@@ -245,3 +245,18 @@ def test_second_derivatives_of_small_determinants(size: int) -> None:
     if size == 2:  # The Hessian of ad - bc.
         expected = np.array([[v[1, 1], -v[1, 0]], [-v[0, 1], v[0, 0]]])
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("compile", ["off", "wait"])
+def test_a_row_of_zeros_that_is_normalized_has_a_gradient(compile: Any) -> None:
+    """The row stays as it is, so its slope is 1."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]> net (float[2, 3] x) => (y) {
+            y = ai.onnx.ml.Normalizer <norm = "L2"> (x)
+        }"""
+    )
+    gradient = sardonyx.gradient(model, of="y", wrt=["x"])
+    x = np.array([[0, 0, 0], [1, -2, 2]], np.float32)
+    (actual,) = sardonyx.Session(gradient, compile=compile).run(["x_gradient"], {"x": x})
+    np.testing.assert_array_equal(actual[0], 1)
+    assert np.isfinite(actual).all()

@@ -276,7 +276,7 @@ def host_operator(
                     present=present,
                     context_parameters=described.context_parameters,
                     module=definition.__module__,
-                    gradient=None if gradient is None else _of_present_inputs(gradient, present),
+                    gradient=gradient,
                 )
             return function
 
@@ -300,23 +300,6 @@ def _accept_present_inputs(function: Callable[..., Any], present: tuple[bool, ..
     def call(*operands: Any, **attributes: Any) -> Any:
         rest = iter(operands)
         return function(*[next(rest) if there else None for there in present], **attributes)
-
-    return call
-
-
-def _of_present_inputs(gradient: Callable[..., Any], present: tuple[bool, ...]) -> Callable[..., Any]:
-    """Return a gradient of the present inputs alone, which leaves out the cotangents of the omitted ones."""
-    if all(present):
-        return gradient
-
-    def call(results: Any, cotangents: Any, *operands: Any, **attributes: Any) -> Any:
-        rest = iter(operands)
-        inputs = [next(rest) if there else None for there in present]
-        returned = gradient(results, cotangents, *inputs, **attributes)
-        if not isinstance(returned, (tuple, list)):
-            return returned
-        omitted = {i for i, there in enumerate(present) if not there}
-        return tuple(dx for i, dx in enumerate(returned) if i not in omitted)
 
     return call
 

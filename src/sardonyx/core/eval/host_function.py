@@ -35,9 +35,9 @@ class HostFunction:
         present: For each input of the operator, True if the input is an operand; None for all.
         context_parameters: Attributes of the function that the operator does not have.
         module: The module that defines the function; by default the module of ``compute``.
-        gradient: Over Core, from the result, its cotangent, the operands and the attributes to a cotangent for each
-            operand, None for operands without gradient; of several results, tuples of results and of cotangents. None
-            if the function has no gradient.
+        gradient: Over Core, from the result, its cotangent, the inputs (None for omitted ones) and the attributes to a
+            cotangent for each input, None for inputs without gradient; of several results, tuples of results and of
+            cotangents. None if the function has no gradient.
     """
 
     __slots__ = (

@@ -357,7 +357,9 @@ def _results_of(value: Value) -> list[Value]:
     return [get(value, i) for i in range(len(value.type.results))]  # type: ignore[union-attr]
 
 
-def _scatter_cotangents(count: int, positions: Sequence[int], cotangents: Sequence[Value]) -> list[Tensor | None]:
+def _scatter_cotangents(
+    count: int, positions: Sequence[int], cotangents: Sequence[Value | None]
+) -> list[Tensor | None]:
     """Return the cotangents of all operands, from those at ``positions``."""
     by_position = dict(zip(positions, cotangents, strict=True))
     return [by_position.get(i) for i in range(count)]  # type: ignore[misc]

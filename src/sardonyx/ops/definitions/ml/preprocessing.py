@@ -33,7 +33,7 @@ def normalizer(x: Tensor, *, norm: str = "MAX") -> Tensor:
         case "L1":
             size = L.reduce_sum(L.abs_(rows), [-1], keepdims=True)
         case "L2":
-            size = L.sqrt(L.reduce_sum(rows * rows, [-1], keepdims=True))
+            size = L.norm_of(L.reduce_sum(rows * rows, [-1], keepdims=True))
         case _:
             raise InvalidModelError(f"unknown norm {norm!r}.", remedy="Use 'MAX', 'L1' or 'L2'.")
     return rows / L.where(L.equal(size, 0), 1, size)
