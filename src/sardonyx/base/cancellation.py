@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Protocol
@@ -13,36 +12,20 @@ class Cancelled(BaseException):
     """The work was cancelled. A BaseException, so that handlers of errors let the cancellation pass."""
 
 
-class Signal(Protocol):
-    """A ``threading.Event``, or a :class:`Deadline`."""
+class Cancellation(Protocol):
+    """A ``threading.Event``, or a limit of time."""
 
     def is_set(self) -> bool:
         """Return True once the work is to be cancelled."""
 
 
-class Deadline:
-    """A signal that is set after some seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    def is_set(self) -> bool:
-        """Return True if the seconds are over."""
-        return time.monotonic() >= self._end
-
-    @property
-    def seconds_left(self) -> float:
-        """The seconds until the deadline; negative after it."""
-        return self._end - time.monotonic()
-
-
-_cancellations: ContextVar[tuple[Signal, ...]] = ContextVar("sardonyx_given_up", default=())
+_cancellations: ContextVar[tuple[Cancellation, ...]] = ContextVar("sardonyx_cancellations", default=())
 
 
 @contextlib.contextmanager
-def cancel_on(signal: Signal) -> Iterator[None]:
-    """Let :func:`raise_if_cancelled` raise in this context once the signal, or an outer context's signal, is set."""
-    token = _cancellations.set((*_cancellations.get(), signal))
+def cancel_on(cancellation: Cancellation) -> Iterator[None]:
+    """Let :func:`raise_if_cancelled` raise in this context once the cancellation, or an outer context's, is set."""
+    token = _cancellations.set((*_cancellations.get(), cancellation))
     try:
         yield
     finally:
@@ -53,8 +36,8 @@ def raise_if_cancelled() -> None:
     """Raise if the work of this context was cancelled; called between the steps of long work.
 
     Raises:
-        Cancelled: The signal of an enclosing :func:`cancel_on` is set.
+        Cancelled: The cancellation of an enclosing :func:`cancel_on` is set.
     """
-    for signal in _cancellations.get():
-        if signal.is_set():
+    for cancellation in _cancellations.get():
+        if cancellation.is_set():
             raise Cancelled

@@ -51,6 +51,7 @@ class Program:
 
     Args:
         compiled: The record of the program, from the pipeline, an image, or another program.
+        like: A program of the same steps over other weights, whose table of last readers is used; None for none.
 
     Attributes:
         function: Inputs and results of the function, and all its values if ``has_graph``.
@@ -88,7 +89,6 @@ class Program:
         self.repeating = frozenset(number for number, segment in segments if segment.has_control_flow)
         self.row_bytes: dict[tuple[int, ...], int] = {}
         self.stable_sizes: dict[tuple[int, ...], Sizes | None] = {}
-        # The steps of a program over other weights are the same.
         self._last: Mapping[Value, float] = (
             like._last if like else find_last_readers(self.steps, self.function.results, compiled.reads)
         )

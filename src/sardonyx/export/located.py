@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx import model as model_io
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.errors import EvaluationError, SardonyxError
 from sardonyx.export.artifact import Feeds, Options
 from sardonyx.rewrite import evaluate
@@ -18,7 +19,7 @@ from sardonyx.rewrite.verify.compare import difference, tolerance
 from sardonyx.rewrite.verify.inputs import required_inputs
 
 MOST_PARTS = 16
-"""Parts that are exported and run; the search halves the layers with each."""
+"""Parts that are exported and run; each one that the exporter accepts halves the layers."""
 
 
 def first_wrong_layer(model: ir.Model, exporter: Any, options: Options, feeds: Feeds) -> str:
@@ -35,6 +36,7 @@ def first_wrong_layer(model: ir.Model, exporter: Any, options: Options, feeds: F
     values = [node.outputs[0] for node in model.graph if node.op_type != "Constant" and node.outputs[0].name]
     agree, differ, text = -1, len(values) - 1, ""
     for _ in range(MOST_PARTS):
+        raise_if_cancelled()
         if differ - agree <= 1:
             break
         middle = (agree + differ) // 2

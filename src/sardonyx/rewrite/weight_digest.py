@@ -27,7 +27,7 @@ class Contents:
         """Return the first bytes of the contents, equal for equal weights."""
         known = self._glimpses.get(tensor)
         if known is None:
-            known = self._glimpses[tensor] = _pieces(for_comparison(tensor, self._compared), (0,))
+            known = self._glimpses[tensor] = _beginning(for_comparison(tensor, self._compared))
         return known
 
     def equal(self, a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
@@ -62,13 +62,21 @@ def contents_in(engine: Engine) -> Contents:
     return known
 
 
+def _beginning(tensor: ir.TensorProtocol) -> bytes:
+    """Return the first ``GLIMPSE`` bytes."""
+    if tensor.dtype == ir.DataType.STRING:
+        return b""
+    array = tensor.numpy()
+    # `ravel` would copy a transposed array as a whole.
+    flat = array.ravel() if array.flags.c_contiguous else array.flat
+    return flat[: -(-GLIMPSE // array.itemsize)].tobytes()
+
+
 def _pieces(tensor: ir.TensorProtocol, positions: Sequence[float]) -> bytes:
     """Return ``GLIMPSE`` bytes at each relative position, from 0 at the beginning to 1 at the end."""
     if tensor.dtype == ir.DataType.STRING:
         return b""
     array = tensor.numpy()
-    if not any(positions) and array.flags.c_contiguous:
-        return array.ravel()[: -(-GLIMPSE // array.itemsize)].tobytes()
     # `reshape` would copy a transposed array as a whole.
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     part = -(-GLIMPSE // array.itemsize)

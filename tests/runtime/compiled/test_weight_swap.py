@@ -131,3 +131,25 @@ def test_directions_of_equal_weights_may_differ_later(name: str) -> None:
         fresh = Session(model, compile="wait", threads=1).run(None, feeds)
         for answer, expected in zip(session.run(None, feeds), fresh, strict=True):
             np.testing.assert_array_equal(answer, expected)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("name", ["lstm", "gru of both directions", "rnn after a layer"])
+def test_biases_of_equal_elements_may_differ_later(name: str, number: int) -> None:
+    """Code may hold the element of a constant whose elements are equal, also of one computed from several biases."""
+
+    def with_equal_biases(model: onnx.ModelProto) -> onnx.ModelProto:
+        for tensor in model.graph.initializer:
+            if tensor.name == "b":
+                array = np.full_like(numpy_helper.to_array(tensor), number)
+                tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+        return model
+
+    session = Session(with_equal_biases(model_of(name, 0)), compile="wait", threads=1)
+    feeds = feeds_of(session)
+    equal = [with_equal_biases(model_of(name, seed)) for seed in (1, 2)]
+    for model in (*equal, model_of(name, 3), model_of(name, 4), equal[0]):
+        session.update_weights({tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer})
+        fresh = Session(model, compile="wait", threads=1).run(None, feeds)
+        for answer, expected in zip(session.run(None, feeds), fresh, strict=True):
+            np.testing.assert_array_equal(answer, expected)

@@ -44,7 +44,7 @@ class _Computed(np.ndarray):
 def computed_constant(source: Value) -> Value:
     """Return the constant of a closed value's elements; :func:`source_of` returns the closed value.
 
-    Few elements are no constant of another value either: constants with the same elements may have other sources.
+    The constant is not interned, even if it is small: constants with the same elements may have other sources.
     """
     elements = np.array(evaluate_closed(source)).view(_Computed)
     elements.source = source

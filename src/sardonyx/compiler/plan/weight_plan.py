@@ -1,7 +1,8 @@
 """Weight plans: the constants of a program as views of a model's weights, for repeated replacement.
 
-Replacing weights by :mod:`.reweight` compares two functions. If each constant that differs is a view of one weight, the
-same constants are views of later weights too, and nothing but the form that kernels read is computed again.
+Replacing weights by :mod:`.reweight` compares two functions. If each constant that differs is a view of one weight, or
+was computed from such views by a pass, the same constants depend on later weights alike: they are computed again, and
+the form that kernels read.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class WeightPlan:
     ) -> WeightPlan | None:
         """Return the plan for weights that differ between two functions of the same code.
 
-        The result is None if a constant that differs is not a view of a weight that may change. Constants of equal
+        The result is None if a constant that differs is neither a view of a weight that may change nor computed from
+        such views (:func:`.computed_constant`). Constants of equal
         elements are part of the plan too: later weights may change these.
 
         Args:
@@ -120,17 +122,23 @@ class WeightPlan:
         for value, now in compiled.substitution.items():
             if not value.is_constant or not isinstance(value.type, TensorType):
                 continue
-            origin = Origin.of(np.asarray(now.known), weights)
+            # Code may depend on the elements of other constants.
+            may_change = is_weight(value) and not is_splat(value) and value not in compiled.function.results
             leaves = _leaves(now, weights)
-            if leaves is not None and value not in compiled.function.results and is_weight(value):
-                computed[value] = leaves
-            elif origin is None:
+            if leaves is not None:
+                if may_change:
+                    computed[value] = leaves
+                else:
+                    fixed.update(leaf.weight for leaf in leaves if leaf is not None)
+                continue
+            origin = Origin.of(np.asarray(now.known), weights)
+            if origin is None:
                 if value in changed:
                     return None
-            elif not is_weight(value) or is_splat(value) or value in compiled.function.results:
-                fixed.add(origin.weight)  # Code may depend on the elements.
-            else:
+            elif may_change:
                 origins[value] = origin
+            else:
+                fixed.add(origin.weight)
         origins = {value: origin for value, origin in origins.items() if origin.weight not in fixed}
         computed = {
             value: leaves
@@ -174,7 +182,7 @@ class WeightPlan:
             constants[value] = _constant_of(value, origin, weight)
         for value, origins in self._computed.items():
             if any(origin is not None and origin.weight in weights for origin in origins):
-                constants[value] = _computed_anew(compiled.substitution.get(value, value), origins, weights)
+                constants[value] = _recomputed(compiled.substitution.get(value, value), origins, weights)
         for value, now in constants.items():
             if is_splat(now) or (value in self._classes and magnitude_class(now) != self._classes[value]):
                 return None
@@ -212,7 +220,7 @@ def _leaves(constant: Value, weights: Sequence[np.ndarray]) -> Leaves | None:
     return origins if any(origin is not None for origin in origins) else None
 
 
-def _computed_anew(constant: Value, origins: Leaves, weights: Mapping[int, np.ndarray]) -> Value:
+def _recomputed(constant: Value, origins: Leaves, weights: Mapping[int, np.ndarray]) -> Value:
     """Return a computed constant over other weights."""
     source = source_of(constant)
     assert source is not None

@@ -26,7 +26,7 @@ from sardonyx.ops.graph import prepare
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import Selection, exact_passes, select
 from sardonyx.rewrite.weight_update import Rewriting, watch
-from sardonyx.runtime.compiled.opened_weights import read_by_views, read_elsewhere_alike
+from sardonyx.runtime.compiled.opened_weights import read_by_comparison, read_by_views
 from sardonyx.runtime.editing.fingerprint import Structure, structure
 from sardonyx.runtime.free_dimensions import with_sizes_of_defaults
 from sardonyx.runtime.providers.protocol import OptimizationLevel
@@ -223,7 +223,7 @@ def _read(model: ir.Model, tensors: Mapping[int, ir.TensorProtocol], traced: Fun
     names = [value.name for value in twin.graph.inputs]
     weights = {value: opened[name] for name, value in zip(names, function.inputs, strict=True) if name in opened}
     read = read_by_views(function, weights)
-    return read if read is not None or traced is None else read_elsewhere_alike(function, weights, traced)
+    return read if read is not None or traced is None else read_by_comparison(function, weights, traced)
 
 
 def _passes(optimization: OptimizationLevel) -> list[str] | None:

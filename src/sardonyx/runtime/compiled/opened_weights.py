@@ -37,11 +37,11 @@ def read_by_views(opened: Function, weights: Mapping[Value, int]) -> frozenset[i
     return frozenset(read)
 
 
-def read_elsewhere_alike(opened: Function, weights: Mapping[Value, int], traced: Function) -> frozenset[int] | None:
+def read_by_comparison(opened: Function, weights: Mapping[Value, int], traced: Function) -> frozenset[int] | None:
     """Return the weights that a function reads; None unless the traced function equals it but for the weights.
 
-    Weights are constants of the traced function, or constants there are views of one. What it computes from weights
-    alone is left in it to be computed, also in the bodies of control flow.
+    A weight is a constant of the traced function, or a constant there is a view of it. Values that the traced function
+    computes from weights alone stay in it as primitives, also in the bodies of control flow.
 
     Args:
         opened: The function with weights as inputs.
@@ -51,7 +51,7 @@ def read_elsewhere_alike(opened: Function, weights: Mapping[Value, int], traced:
     inputs = [value for value in opened.inputs if value not in weights]
     if len(inputs) != len(traced.inputs):
         return None
-    scopes = _Scope({value: i for i, value in enumerate(inputs)}, {}), _Scope(_numbered(traced.inputs), {})
+    scopes = _Scope(_numbered(inputs), {}), _Scope(_numbered(traced.inputs), {})
     comparison = _Comparison(weights)
     return frozenset(comparison.read) if comparison.holds(opened, traced, scopes) else None
 
@@ -124,20 +124,15 @@ class _Comparison:
     def _has_same_bodies(self, one: _Member, other: _Member) -> bool:
         """Compare the functions of two values; inputs that only one of the functions has are captured weights."""
         (a, outer), (b, around) = one, other
-        first, second = list(functions_of(a)), list(functions_of(b))
         if a.op == "call":
+            bodies = [(a.params["function"], b.params["function"])]
             before, own = 0, min(len(a.operands), len(b.operands))
-            if len(a.operands) != len(b.operands) and first[0].node is not None:
+            if len(a.operands) != len(b.operands) and bodies[0][0].node is not None:
                 return False
-        elif a.op == "loop":
-            before, own = 0, 2 + a.params["carried"]
-            first, second = list(bodies_of(a)), list(bodies_of(b))
         else:
-            before, own = 1, 0
-            first, second = list(bodies_of(a)), list(bodies_of(b))
-        if len(first) != len(second):
-            return False
-        for body, twin in zip(first, second, strict=True):
+            bodies = list(zip(bodies_of(a), bodies_of(b), strict=True))
+            before, own = (0, 2 + a.params["carried"]) if a.op == "loop" else (1, 0)
+        for body, twin in bodies:
             scopes = _inside(body, a.operands[before:], own, outer), _inside(twin, b.operands[before:], own, around)
             if not self._add(body.results, twin.results, scopes):
                 return False
