@@ -32,6 +32,7 @@ from sardonyx.serve.grpc.conversion import parsed_request
 from sardonyx.serve.grpc.frames import frame, header_block, settings_frame
 from sardonyx.serve.grpc.message_reading import read_message
 from sardonyx.serve.http.infer_requests import parse_request
+from sardonyx.serve.models.auxiliary_files import AuxiliaryFiles
 from sardonyx.serve.models.layout import model_files
 from sardonyx.serve.models.override import override_of
 from sardonyx.serve.models.triton_config import read_config, read_json_config
@@ -310,7 +311,7 @@ class Targets:
         config.parent.mkdir()
         self._add(
             "config.pbtxt",
-            self._from_file(lambda path: read_config(path, "model"), config),
+            self._from_file(lambda path: read_config(AuxiliaryFiles(path.parent.parent, path.parent), "model"), config),
             CONFIG,
             SMALL_CONFIG,
             ENSEMBLE,
@@ -319,7 +320,9 @@ class Targets:
                  for text in (CONFIG, SMALL_CONFIG, ENSEMBLE)]  # fmt: skip
         self._add(
             "config.json",
-            lambda data: read_json_config(data.decode(errors="replace"), "model", config.parent),
+            lambda data: read_json_config(
+                data.decode(errors="replace"), "model", AuxiliaryFiles(self._folder, config.parent)
+            ),
             *(text.encode() for text in texts),
         )
         self._add("load", _load, _compact({"config": "{}", "file:1/model.onnx": "aGk=", "file:labels.txt": ""}))

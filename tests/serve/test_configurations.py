@@ -14,6 +14,7 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 
 from sardonyx.errors import SardonyxError
 from sardonyx.serve import Batching, Limits, Server
+from sardonyx.serve.models.auxiliary_files import AuxiliaryFiles
 from sardonyx.serve.models.repository import LoadOptions, Repository
 from sardonyx.serve.models.triton_config import read_config
 from tests.serve.conftest import Client, tensor
@@ -127,7 +128,7 @@ def test_a_warm_up_has_rows_only_where_requests_have(tmp_path: Path) -> None:
     )
     for rows, dims, shape in ((0, "[ 1, 4 ]", (1, 4)), (8, "[ 4 ]", (2, 4))):
         config(tmp_path / "net", f"max_batch_size: {rows} {run_once % dims}")
-        parsed = read_config(tmp_path / "net" / "config.pbtxt", "net")
+        parsed = read_config(AuxiliaryFiles(tmp_path, tmp_path / "net"), "net")
         assert [feeds["x"].shape for feeds in parsed.warmup] == [shape]
         assert Repository(tmp_path, Limits(), LoadOptions()).load("net")
 
@@ -146,13 +147,13 @@ def test_an_initial_state_is_read_from_its_file(tmp_path: Path) -> None:
         assert reply.json()["outputs"][0]["data"] == [6, 7]
     (folder / "initial_state" / "five").write_bytes(b"123")
     with pytest.raises(SardonyxError, match="does not fit"):
-        read_config(folder / "config.pbtxt", "accumulate")
+        read_config(AuxiliaryFiles(tmp_path, folder), "accumulate")
 
 
 def test_a_delaying_queue_computes_late_requests_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config(tmp_path / "net", "dynamic_batching { default_queue_policy { timeout_action: DELAY"
            " default_timeout_microseconds: 1000 allow_timeout_override: true } }")  # fmt: skip
-    batching = read_config(tmp_path / "net" / "config.pbtxt", "net").batching
+    batching = read_config(AuxiliaryFiles(tmp_path, tmp_path / "net"), "net").batching
     assert batching.delays and batching.timeout_us == 1000
     model = served("net", mode="off", delays=True)
     gate = Gate(model, monkeypatch)
@@ -261,7 +262,7 @@ def test_a_priority_has_a_queue_policy_of_its_own(monkeypatch: pytest.MonkeyPatc
 default_queue_policy { default_timeout_microseconds: 60000000 }
 priority_queue_policy { key: 1 value { timeout_action: DELAY default_timeout_microseconds: 1000 } }
 priority_queue_policy { key: 3 value { max_queue_size: 1 } } }""")  # fmt: skip
-    batching = read_config(tmp_path / "net" / "config.pbtxt", "net").batching
+    batching = read_config(AuxiliaryFiles(tmp_path, tmp_path / "net"), "net").batching
     model = served("net", mode="off", priority_levels=3, default_priority=2, level_queues=batching.level_queues)
     gate = Gate(model, monkeypatch)
 
@@ -287,7 +288,7 @@ priority_queue_policy { key: 3 value { max_queue_size: 1 } } }""")  # fmt: skip
 
 def test_a_queue_that_keeps_the_order_lets_no_request_overtake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config(tmp_path / "net", "max_batch_size: 8 dynamic_batching { preserve_ordering: true }")
-    batching = read_config(tmp_path / "net" / "config.pbtxt", "net").batching
+    batching = read_config(AuxiliaryFiles(tmp_path, tmp_path / "net"), "net").batching
     assert batching.keeps_order
 
     def rows_of(keeps_order: bool) -> list[tuple[int, ...]]:

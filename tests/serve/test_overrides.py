@@ -18,6 +18,7 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 from sardonyx.errors import SardonyxError
 from sardonyx.serve import Limits, Server
 from sardonyx.serve.models import layout
+from sardonyx.serve.models.auxiliary_files import AuxiliaryFiles
 from sardonyx.serve.models.override import Override, override_of
 from sardonyx.serve.models.repository import LoadOptions, Repository
 from tests.serve.conftest import Client, tensor
@@ -143,6 +144,54 @@ def editing(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield server
 
 
+STATES = [
+    {"input_name": "x", "output_name": "y", "dims": [1],
+     "initial_state": [{"name": "s", "data_type": "TYPE_UINT8", "dims": [7], "data_file": "key"}]},
+]  # fmt: skip
+WARMUP = {"x": {"data_type": "TYPE_UINT8", "dims": [7], "input_data_file": "key"}}
+OUTPUT = {"name": "y", "data_type": "TYPE_FP32", "dims": [2]}
+
+
+@pytest.mark.parametrize("is_file", [True, False], ids=["served file", "file of a repository"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"max_batch_size": 4, "output": [{**OUTPUT, "label_filename": "key"}]},
+        {"max_batch_size": 4, "output": [{**OUTPUT, "label_filename": "link"}]},
+        {"max_batch_size": 4, "output": [{**OUTPUT, "label_filename": "missing"}]},
+        {"sequence_batching": {"state": STATES}},
+        {"model_warmup": [{"inputs": WARMUP}]},
+    ],
+    ids=["labels", "link", "missing labels", "state", "warm-up"],
+)
+def test_a_configuration_of_a_client_reads_no_file_beside_a_plain_model(
+    tmp_path: Path, is_file: bool, config: dict[str, Any]
+) -> None:
+    root = tmp_path / "models"
+    file = save("net", root / "plain.onnx")
+    for folder in (tmp_path, root, root / "initial_state", root / "warmup"):
+        folder.mkdir(exist_ok=True)
+        (folder / "key").write_text("secret\n")
+    (root / "link").symlink_to(tmp_path / "key")
+    with Server(file if is_file else root, http="127.0.0.1:0", control="load") as server:
+        client = Client(server)
+        reply = load(client, "plain", config=json.dumps(config))
+        message = reply.json()["error"]
+        assert reply.status == 400 and "a model without a folder has no files" in message, message
+        outputs = [{"name": "y", "parameters": {"classification": 2}}]
+        reply = client.infer("plain", [tensor("x", "FP32", [1, 4], [1.0] * 4)], outputs=outputs)
+        assert reply.json()["outputs"][0]["data"] == ["20.000000:1", "16.000000:0"]
+
+
+def test_a_configuration_of_a_client_follows_no_link_out_of_the_repository(root: Path) -> None:
+    (root.parent / "key").write_text("secret\n")
+    (root / "net" / "link").symlink_to(root.parent / "key")
+    output = {"name": "y", "data_type": "TYPE_FP32", "dims": [-1], "label_filename": "link"}
+    with Server(root, http="127.0.0.1:0", control="load") as server:
+        reply = load(Client(server), "net", config=json.dumps({"max_batch_size": 4, "output": [output]}))
+        assert reply.status == 400 and "outside of" in reply.json()["error"]
+
+
 def test_files_of_a_request_need_the_control_of_edits(root: Path) -> None:
     with Server(root, http="127.0.0.1:0", control="load") as server:
         client = Client(server)
@@ -222,9 +271,9 @@ def test_a_configuration_is_read_once_at_start_and_anew_by_every_load(
     reads = []
     read = layout.read_config
 
-    def counted(path: Path, name: str) -> Any:
+    def counted(files: AuxiliaryFiles, name: str) -> Any:
         reads.append(name)
-        return read(path, name)
+        return read(files, name)
 
     monkeypatch.setattr(layout, "read_config", counted)
     with Server(root, http="127.0.0.1:0", control="load") as server:

@@ -20,6 +20,7 @@ from sardonyx.errors import ModelFileError, RequestError, SardonyxError
 from sardonyx.runtime.compiled.program_cache import ModelSource
 from sardonyx.runtime.snapshot import Snapshot
 from sardonyx.serve import Limits, Server
+from sardonyx.serve.models.auxiliary_files import AuxiliaryFiles
 from sardonyx.serve.models.layout import model_files, model_names
 from sardonyx.serve.models.model import Revision
 from sardonyx.serve.models.repository import LoadOptions, Repository
@@ -178,7 +179,7 @@ def test_reasons_name_files_by_their_path_in_the_repository(tmp_path: Path) -> N
 def test_a_configuration_that_cannot_be_served_is_refused(tmp_path: Path, text: str) -> None:
     config(tmp_path / "net", text)
     with pytest.raises(SardonyxError):
-        read_config(tmp_path / "net" / "config.pbtxt", "net")
+        read_config(AuxiliaryFiles(tmp_path, tmp_path / "net"), "net")
 
 
 def test_a_configuration_sets_batching_queues_and_priorities(tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_a_configuration_sets_batching_queues_and_priorities(tmp_path: Path) -> 
         " priority_levels: 2 default_priority_level: 1 default_queue_policy { max_queue_size: 5"
         " default_timeout_microseconds: 7 } } response_cache { enable: true }",
     )
-    options = read_config(tmp_path / "net" / "config.pbtxt", "net")
+    options = read_config(AuxiliaryFiles(tmp_path, tmp_path / "net"), "net")
     batching = options.batching
     assert (batching.max_rows, batching.preferred_rows, batching.max_delay_us) == (16, (4, 8), 100)
     assert (batching.priority_levels, batching.default_priority, batching.queue_requests) == (2, 1, 5)

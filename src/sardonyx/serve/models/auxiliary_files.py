@@ -4,12 +4,44 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from sardonyx.errors import ModelFileError
 
 
-def read_auxiliary(path: Path, folder: Path, most: int, where: str) -> bytes:
+@dataclass(frozen=True)
+class AuxiliaryFiles:
+    """The files beside a model in its folder.
+
+    Attributes:
+        root: The repository, which holds every file, also where the file is reached by a link.
+        folder: The folder of the model; None for a plain model file, beside which are the files of others.
+    """
+
+    root: Path
+    folder: Path | None
+
+    def read(self, name: str, most: int, where: str) -> bytes:
+        """Return the bytes of a file in the folder of the model.
+
+        Args:
+            name: The path of the file in the folder, of names that are checked.
+            most: Most bytes of the file.
+            where: The name of the file, for messages.
+
+        Raises:
+            ModelFileError: The model has no folder, or :func:`_read` refuses the file.
+        """
+        if self.folder is None:
+            raise ModelFileError(
+                "a model without a folder has no files of labels or tensors.", where=where,
+                remedy="Move the model and its files to a folder of their own.",
+            )  # fmt: skip
+        return _read(self.folder / name, self.root, most, where)
+
+
+def _read(path: Path, folder: Path, most: int, where: str) -> bytes:
     """Return the bytes of a regular file in a folder.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.errors import ModelFileError, RequestError
-from sardonyx.serve.models.auxiliary_files import read_auxiliary
+from sardonyx.serve.models.auxiliary_files import AuxiliaryFiles
 from sardonyx.serve.models.triton_config import MAX_BYTES, Config, read_config, read_json_config
 from sardonyx.serve.protocol.limits import MODEL_NAME
 
@@ -30,18 +30,18 @@ class ModelFiles:
     Attributes:
         name: The name of the model.
         versions: The model file of every version that the policy selects, by number; a folder for an ensemble.
+        auxiliary: The files beside the model.
         config: The configuration; a default one without ``config.pbtxt``.
         has_config: True if there is a ``config.pbtxt``.
-        folder: The folder of the model; the repository itself for a plain file.
         signature: Identity, size and time of all files: equal as long as nothing changed.
         owner: Keeps the folder of the files of a request; None for files of the repository.
     """
 
     name: str
     versions: dict[int, Path]
+    auxiliary: AuxiliaryFiles
     config: Config = field(default_factory=Config)
     has_config: bool = False
-    folder: Path = Path()
     signature: tuple[Any, ...] = ()
     owner: Any = None
 
@@ -68,7 +68,7 @@ def model_names(root: Path) -> list[str]:
     for name, path in _listed(root).items():
         try:
             is_folder, is_special = path.is_dir(), _is_special(path)
-            if is_folder and MODEL_NAME.fullmatch(name) and _has_model(path):
+            if is_folder and MODEL_NAME.fullmatch(name) and _has_model(root, path):
                 names.add(name)
         except (OSError, RuntimeError):
             names.add(name)
@@ -112,31 +112,32 @@ def _model_files(root: Path, name: str, json_config: str | None, known: ModelFil
             raise _unknown(name)
         _require_inside(file, root, name)
         return _one_file(file, name, json_config)
-    config_file = folder / "config.pbtxt"
+    auxiliary = AuxiliaryFiles(root, folder)
     _require_inside(folder, root, name)
     # Before the files are read: a change meanwhile is another signature at the next look.
     signature = _signature(_walk(folder))
     if known is not None and known.signature == signature:
         return known
-    has_config = json_config is not None or os.path.lexists(config_file)
+    has_config = json_config is not None or os.path.lexists(folder / "config.pbtxt")
     if json_config is not None:
-        config = read_json_config(json_config, name, folder)
+        config = read_json_config(json_config, name, auxiliary)
     else:
-        config = read_config(config_file, name) if has_config else Config(policy=("latest", 1))
-    numbered = dict(_versions(folder, config)) if config.ensemble is None else _ensemble_versions(folder)
+        config = read_config(auxiliary, name) if has_config else Config(policy=("latest", 1))
+    numbered = dict(_versions(root, folder, config)) if config.ensemble is None else _ensemble_versions(folder)
     versions = _selected(numbered, config.policy)
     if not versions:
         raise ModelFileError("expected a numbered version with a model file.", where=name)
     for path in versions.values():
         _require_inside(path, root, name)
-    return ModelFiles(name, versions, config, has_config, folder, signature)
+    return ModelFiles(name, versions, auxiliary, config, has_config, signature)
 
 
 def _one_file(file: Path, name: str, json_config: str | None) -> ModelFiles:
-    config = Config() if json_config is None else read_json_config(json_config, name, file.parent)
+    auxiliary = AuxiliaryFiles(file.parent, None)
+    config = Config() if json_config is None else read_json_config(json_config, name, auxiliary)
     if config.ensemble is not None:
         raise ModelFileError("an ensemble has no model file.", where=name)
-    return ModelFiles(name, {1: file}, config, json_config is not None, file.parent, _signature([file]))
+    return ModelFiles(name, {1: file}, auxiliary, config, json_config is not None, _signature([file]))
 
 
 def _listed(root: Path) -> dict[str, Path]:
@@ -158,7 +159,7 @@ def read_labels(files: ModelFiles) -> dict[str, list[str]]:
     for output, filename in files.config.label_files.items():
         where = f"{files.name}/{filename}"
         try:
-            text = read_auxiliary(files.folder / filename, files.folder.parent, _LABEL_BYTES, where).decode()
+            text = files.auxiliary.read(filename, _LABEL_BYTES, where).decode()
         except UnicodeDecodeError as error:
             raise ModelFileError(f"the labels cannot be read: {error}.", where=where) from error
         labels[output] = text.splitlines()
@@ -169,11 +170,11 @@ def _unknown(name: str) -> RequestError:
     return RequestError("the repository has no such model.", kind="not_found", where=name[:64])
 
 
-def _has_model(folder: Path) -> bool:
-    return any(True for _ in _versions(folder, Config())) or (folder / "config.pbtxt").is_file()
+def _has_model(root: Path, folder: Path) -> bool:
+    return any(True for _ in _versions(root, folder, Config())) or (folder / "config.pbtxt").is_file()
 
 
-def _versions(folder: Path, config: Config) -> Iterator[tuple[int, Path]]:
+def _versions(root: Path, folder: Path, config: Config) -> Iterator[tuple[int, Path]]:
     """Yield numbers and model files: ``1/model.onnx``, ``1.onnx``, ``model.onnx`` or a file of MLServer's settings."""
     plain = None
     for path in sorted(folder.iterdir()):
@@ -193,7 +194,7 @@ def _versions(folder: Path, config: Config) -> Iterator[tuple[int, Path]]:
             elif path.name == config.filename:
                 plain = path
     if plain is None:
-        plain = _settings_file(folder)
+        plain = _settings_file(root, folder)
     if plain is not None:
         yield 1, plain
 
@@ -208,13 +209,12 @@ def _is_version(text: str) -> bool:
     return text.isdecimal() and len(text) < 19 and int(text) > 0
 
 
-def _settings_file(folder: Path) -> Path | None:
+def _settings_file(root: Path, folder: Path) -> Path | None:
     """Return the model file that ``model-settings.json`` names; the file must be in the same folder."""
-    settings = folder / "model-settings.json"
-    if not settings.is_file():
+    if not (folder / "model-settings.json").is_file():
         return None
     try:
-        content = read_auxiliary(settings, folder.parent, MAX_BYTES, settings.name)
+        content = AuxiliaryFiles(root, folder).read("model-settings.json", MAX_BYTES, folder.name)
         name = str(json.loads(content)["parameters"]["uri"]).removeprefix("./")
     except (ModelFileError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import ModelFileError, RequestError, UnsupportedError
-from sardonyx.serve.models.auxiliary_files import read_auxiliary
+from sardonyx.serve.models.auxiliary_files import AuxiliaryFiles
 from sardonyx.serve.models.batching import Batching, QueuePolicy
 from sardonyx.serve.models.concatenation import Concatenation, SizeInput, SizeKind
 from sardonyx.serve.models.config_refusals import require_served_fields
@@ -89,12 +89,12 @@ class Config:
         return str(self.message.get("default_model_filename", ""))
 
 
-def read_config(path: Path, name: str) -> Config:
-    """Read a configuration file.
+def read_config(files: AuxiliaryFiles, name: str) -> Config:
+    """Read the configuration file in the folder of a model.
 
     Args:
-        path: The file.
-        name: The name of the model's folder.
+        files: The files of the folder.
+        name: The name of the model.
 
     Raises:
         ModelFileError: The file cannot be read, or contradicts itself or the folder.
@@ -103,21 +103,21 @@ def read_config(path: Path, name: str) -> Config:
     from google.protobuf import text_format
 
     try:
-        text = read_auxiliary(path, path.parent.parent, MAX_BYTES, f"{name}/config.pbtxt").decode()
+        text = files.read("config.pbtxt", MAX_BYTES, f"{name}/config.pbtxt").decode()
         config = text_format.Parse(text, message_class("ModelConfig")())
     except (ValueError, RecursionError, text_format.ParseError) as error:
         # ValueError: no UTF-8, or a number out of range.
         raise ModelFileError(f"the configuration cannot be read: {error}", where=f"{name}/config.pbtxt") from error
-    return parsed_config(config, name, path.parent)
+    return parsed_config(config, name, files)
 
 
-def read_json_config(text: str, name: str, folder: Path) -> Config:
+def read_json_config(text: str, name: str, files: AuxiliaryFiles) -> Config:
     """Read a configuration in JSON, as clients write it; raises like :func:`read_config`.
 
     Args:
         text: The configuration.
         name: The name of the model.
-        folder: The model's folder, with the files of the configuration.
+        files: The files that the configuration may name.
     """
     from google.protobuf import json_format
 
@@ -130,16 +130,16 @@ def read_json_config(text: str, name: str, folder: Path) -> Config:
         config = json_format.Parse(text, message_class("ModelConfig")(), max_recursion_depth=_JSON_DEPTH)
     except (ValueError, TypeError, RecursionError, json_format.ParseError) as error:
         raise ModelFileError(f"the configuration cannot be read: {error}", where=f"{name}: config") from error
-    return parsed_config(config, name, folder)
+    return parsed_config(config, name, files)
 
 
-def parsed_config(config: Any, name: str, folder: Path) -> Config:
+def parsed_config(config: Any, name: str, files: AuxiliaryFiles) -> Config:
     """Return the options of a ``ModelConfig`` message; raises like :func:`read_config`.
 
     Args:
         config: The message.
         name: The name of the model's folder.
-        folder: The model's folder, with the files that the configuration names.
+        files: The files that the configuration may name.
     """
     where = f"{name}/config.pbtxt"
     if config.name not in ("", name):
@@ -159,7 +159,7 @@ def parsed_config(config: Any, name: str, folder: Path) -> Config:
         filename=_plain_name(config.default_model_filename or "model.onnx", where),
         policy=_policy(config.version_policy),
         batching=_batching(config),
-        states=() if sequence is None else [_state(state, folder) for state in sequence.state],
+        states=() if sequence is None else [_state(state, files) for state in sequence.state],
         controls=() if sequence is None else [_control(part) for part in sequence.control_input],
         idle_seconds=(sequence.max_sequence_idle_microseconds * 1e-6 if sequence else 0) or 60.0,
         is_stateful=sequence is not None,
@@ -168,7 +168,7 @@ def parsed_config(config: Any, name: str, folder: Path) -> Config:
         warmup=[
             {name: reshapings[name].to_inner(x, name) if name in reshapings else x for name, x in run.items()}
             for part in config.model_warmup
-            for run in _warmup(part, has_rows, folder)
+            for run in _warmup(part, has_rows, files)
         ],
         declared={
             part.name: (*((-1,) if has_rows else ()), *(part.reshape.shape if part.HasField("reshape") else part.dims))
@@ -300,7 +300,7 @@ def _datatype(number: int, where: str) -> Datatype:
     return DATATYPES[_TYPES[number - 1] if number else "FP32"]
 
 
-def _state(state: Any, folder: Path) -> State:
+def _state(state: Any, files: AuxiliaryFiles) -> State:
     if len(state.initial_state) > 1:
         raise ModelFileError("expected one initial state.", where=state.input_name)
     described = state.initial_state[0] if state.initial_state else state
@@ -309,7 +309,7 @@ def _state(state: Any, folder: Path) -> State:
         return State(state.input_name, state.output_name, None)
     _require_elements(sizes, state.input_name)
     if state.initial_state and described.WhichOneof("state_data") == "data_file":
-        initial = _file_tensor(folder / "initial_state", described.data_file, described, sizes, state.input_name)
+        initial = _file_tensor(files, "initial_state", described.data_file, described, sizes, state.input_name)
     else:
         initial = np.zeros(tuple(sizes), _datatype(described.data_type, state.input_name).dtype)
     return State(state.input_name, state.output_name, initial)
@@ -334,7 +334,7 @@ def _require_elements(sizes: Sequence[int], where: str) -> None:
         )
 
 
-def _warmup(part: Any, has_rows: bool, folder: Path) -> list[Mapping[str, np.ndarray]]:
+def _warmup(part: Any, has_rows: bool, files: AuxiliaryFiles) -> list[Mapping[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     feeds = {}
     rows = (max(part.batch_size, 1),) if has_rows else ()
@@ -344,7 +344,7 @@ def _warmup(part: Any, has_rows: bool, folder: Path) -> list[Mapping[str, np.nda
         _require_elements(shape, name)
         dtype = _datatype(spec.data_type, name).dtype
         if spec.WhichOneof("input_data_type") == "input_data_file":
-            row = _file_tensor(folder / "warmup", spec.input_data_file, spec, sizes, name)
+            row = _file_tensor(files, "warmup", spec.input_data_file, spec, sizes, name)
             feeds[name] = np.broadcast_to(row, shape).copy()
         elif spec.random_data and dtype.kind == "f":
             feeds[name] = rng.random(shape).astype(dtype)
@@ -353,19 +353,22 @@ def _warmup(part: Any, has_rows: bool, folder: Path) -> list[Mapping[str, np.nda
     return [feeds] * min(max(part.count, 1), 100)
 
 
-def _file_tensor(folder: Path, filename: str, spec: Any, sizes: list[int], where: str) -> np.ndarray:
+def _file_tensor(
+    files: AuxiliaryFiles, folder: str, filename: str, spec: Any, sizes: list[int], where: str
+) -> np.ndarray:
     """Return a tensor from a file of raw bytes.
 
     Args:
-        folder: The folder of such files, within the model's folder.
+        files: The files beside the model.
+        folder: The folder of such files, in that of the model.
         filename: The name of the file.
         spec: The description with the element type.
         sizes: The sizes.
         where: The name of the tensor.
     """
-    path = folder / _plain_name(filename, where)
+    name = _plain_name(filename, where)
     datatype = _datatype(spec.data_type, where)
-    contents = read_auxiliary(path, folder.parent, _FILE_BYTES, where)
+    contents = files.read(f"{folder}/{name}", _FILE_BYTES, where)
     try:
         return binary_tensor(memoryview(contents), datatype, sizes, where)
     except RequestError as error:
