@@ -97,9 +97,34 @@ def test_a_quantized_source_may_differ_by_a_code_of_its_outputs() -> None:
         return {"y": source(feeds)["y"] + np.float32(0.09) * (feeds["x"].max() > 0)}
 
     # The answers do not move with the codes of the inputs, and are off by less than one code of the output.
-    largest = 0.1
     assert Witness(imported(run, code_bits=16)).judge(net()).verdict.status == "different"
-    assert Witness(imported(run, code_bits=16, code_steps={"y": largest})).judge(net()).verdict.status == "proved"
+    verdict = Witness(imported(run, code_bits=16, code_steps={"y": 0.1})).judge(net()).verdict
+    assert verdict.status == "proved" and "16-bit outputs" in " ".join(verdict.notes)
+
+
+TWO = """<ir_version: 9, opset_import: ["": 18]> net (float[N, 4] x) => (float[N, 4] y, float[N, 4] z)
+{ y = Neg(x)  a = Abs(x)  z = Mul(a, x) }"""
+
+
+@pytest.mark.parametrize("code_steps", [{}, {"y": 20.0}, {"y": 0.01}])
+def test_a_code_of_one_output_explains_no_other(code_steps: Mapping[str, float]) -> None:
+    def two() -> Any:
+        return load(onnx.parser.parse_model(TWO))
+
+    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return {"y": -feeds["x"], "z": -np.abs(feeds["x"]) * feeds["x"]}
+
+    sizes = {"N": Size(3)}
+    verdict = Witness(Imported(two(), run, sizes=sizes, code_bits=8, code_steps=code_steps)).judge(two()).verdict
+    assert verdict.status == "different" and "'z'" in verdict.reason
+
+
+def test_a_code_as_large_as_the_output_decides_nothing() -> None:
+    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return {"y": -source(feeds)["y"]}
+
+    verdict = Witness(imported(run, code_bits=8, code_steps={"y": 1e6})).judge(net()).verdict
+    assert verdict.status == "not proved" and "too much to decide" in verdict.reason
 
 
 def test_a_change_of_the_weights_in_the_last_bits_is_noise() -> None:

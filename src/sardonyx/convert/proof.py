@@ -49,7 +49,7 @@ UNSTEADY = "the source answers equal inputs differently"
 """The reason why no model is proved against a source with a state that its calls change, or with random numbers."""
 
 MOST_ROUNDING = 2.0**-5
-"""Largest difference, relative to the largest element, that roundings of 16-bit weights explain."""
+"""Largest difference, relative to the largest element, that roundings to codes or of 16-bit weights explain."""
 
 PERTURBATIONS = 2
 """Number of runs of the source on inputs that differ in the last bits."""
@@ -95,7 +95,7 @@ class Witness:
         self._seed = seed
         self._worst = 0.0
         self._noises: dict[int, dict[str, float]] = {}
-        self._roundings: dict[int, float] = {}
+        self._code_roundings: dict[int, Mapping[str, Mapping[str, float]]] = {}
         self._weight_roundings: dict[int, Mapping[str, float]] = {}
         self._repeated: dict[int, bool] = {}
         self._refused = ""
@@ -232,6 +232,7 @@ class Witness:
         self._worst = 0.0
         decided: list[Sample] = []
         notes: list[str] = []
+        undecided = "the answers change with the last bits of the inputs"
         runners = [runner]
         for number, sample in enumerate(self.samples):
             fault = self._fault(runners[0], sample)
@@ -246,15 +247,17 @@ class Witness:
                 decided.append(sample)
                 continue
             text, gap = fault
-            if self._imported.code_bits and gap <= self._rounding(number):
-                notes.append(f"{text}, less than by a step of the {self._imported.code_bits}-bit inputs")
-                self._worst = max(self._worst, gap)
+            causes = {
+                **self._code_rounding(number),
+                "the last bits of the 16-bit weights": self._weight_rounding(number),
+            }
+            if (cause := self._explanation(runners[-1], sample, causes, MOST_ROUNDING)) is not None:
+                notes.append(f"{text}, less than by {cause}")
                 decided.append(sample)
                 continue
-            allowed = self._weight_rounding(number)
-            if allowed and self._fault(runners[-1], sample, allowed) is None:
-                notes.append(f"{text}, less than by the last bits of the 16-bit weights")
-                decided.append(sample)
+            if (cause := self._explanation(runners[-1], sample, causes, np.inf)) is not None:
+                undecided = f"{cause} changes the answers too much to decide"
+                notes.append(f"{text}; {undecided}")
                 continue
             if not self._repeats(number):
                 return Proof(Verdict("not proved", reason=UNSTEADY))
@@ -266,9 +269,7 @@ class Witness:
         if (unguarded := self._answered_refusal(runners[0])) is not None:
             return Proof(Verdict("different", reason=unguarded, worst=float("inf"), exact=False))
         if not decided:
-            return Proof(
-                Verdict("not proved", reason="the answers change with the last bits of the inputs", notes=tuple(notes))
-            )
+            return Proof(Verdict("not proved", reason=undecided, notes=tuple(notes)))
         if not self._repeats(0):
             return Proof(Verdict("not proved", reason=UNSTEADY))
         verdict = Verdict(
@@ -348,19 +349,36 @@ class Witness:
             return array.astype(np.float32)
         return array
 
-    def _rounding(self, number: int) -> float:
-        """Return the change of a quantized source's answers when its inputs change by a step of their codes.
+    def _explanation(
+        self, runner: evaluate.Runner, sample: Sample, causes: Mapping[str, Mapping[str, float]], most: float
+    ) -> str | None:
+        """Return the first cause whose changes of the outputs, up to `most`, hold all differences at a sample."""
+        for cause, changes in causes.items():
+            allowed = {name: min(change, most) for name, change in changes.items()}
+            if allowed and self._fault(runner, sample, allowed) is None:
+                return cause
+        return None
 
-        The change is at least one code of the outputs, to which the last layer rounds.
+    def _code_rounding(self, number: int) -> Mapping[str, Mapping[str, float]]:
+        """Return changes of a quantized source's outputs, by cause: a step of the inputs' codes, or of the outputs'.
+
+        The last layer rounds to a code of the outputs, whatever the inputs' codes change.
         """
-        if number not in self._roundings:
+        bits = self._imported.code_bits
+        if not bits:
+            return {}
+        if number not in self._code_roundings:
             sample = self.samples[number]
-            changes = self._measured_noise(sample, self._imported.code_bits)
+            changes = self._measured_noise(sample, bits)
+            steps = dict(changes)
             for name, step in self._imported.code_steps.items():
                 largest = float(np.abs(self._numbers(sample.answers[name])).max(initial=0.0))
-                changes[name] = max(changes.get(name, 0.0), step * (1 + 1e-6) / largest if largest else 0.0)
-            self._roundings[number] = max(changes.values(), default=0.0)
-        return self._roundings[number]
+                steps[name] = max(steps.get(name, 0.0), step * (1 + 1e-6) / largest if largest else 0.0)
+            self._code_roundings[number] = {
+                f"a step of the {bits}-bit inputs": changes,
+                f"a step of the {bits}-bit outputs": steps,
+            }
+        return self._code_roundings[number]
 
     def _weight_rounding(self, number: int) -> Mapping[str, float]:
         """Return the change of the source's float outputs when its 16-bit weights change by a unit in the last place.
