@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, Transfo
 from sklearn.cluster import KMeans  # noqa: E402
 from sklearn.decomposition import PCA  # noqa: E402
 from sklearn.ensemble import BaggingRegressor, RandomForestRegressor, VotingClassifier  # noqa: E402
-from sklearn.gaussian_process import GaussianProcessClassifier  # noqa: E402
+from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor  # noqa: E402
 from sklearn.linear_model import LogisticRegression, Ridge  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 from sklearn.preprocessing import StandardScaler  # noqa: E402
@@ -121,3 +121,29 @@ def test_a_branch_on_values_is_named_with_its_line() -> None:
     with pytest.raises(SardonyxError, match=r"no numbers before|no translation") as caught:
         sardonyx.convert(Branching().fit(X, WORDS))
     assert "test_own_estimators.py" in caught.value.where
+
+
+class Cautious(RegressorMixin, BaseEstimator):
+    """A prediction less its deviation."""
+
+    def fit(self, X: Any, y: Any) -> Cautious:
+        self.process_ = GaussianProcessRegressor().fit(X, y)
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def predict(self, X: Any) -> Any:
+        mean, deviation = self.process_.predict(X, return_std=True)
+        return mean - deviation
+
+
+class Repeated(Cautious):
+    """A prediction with a second argument by position."""
+
+    def predict(self, X: Any) -> Any:
+        return self.process_.predict(X, False)
+
+
+@pytest.mark.parametrize(("kind", "text"), [(Cautious, "return_std"), (Repeated, "argument 1")])
+def test_arguments_of_a_parts_method_are_refused_by_name(kind: type, text: str) -> None:
+    with pytest.raises(SardonyxError, match=f"GaussianProcessRegressor.predict with {text} has no translation"):
+        sardonyx.convert(kind().fit(X, Y))

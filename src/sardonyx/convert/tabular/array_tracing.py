@@ -83,17 +83,29 @@ class _Part:
         self.__dict__["_estimator"] = estimator
 
     def __getattr__(self, name: str) -> Any:
-        member = getattr(self.__dict__["_estimator"], name)
-        if name not in TRACED:
-            return member
+        estimator = self.__dict__["_estimator"]
+        member = getattr(estimator, name)
+        return member if name not in TRACED else _translated(member, lambda x: apply(name, estimator, x))
 
-        def call(x: Any, *arguments: Any, **options: Any) -> Any:
-            value = x.table() if isinstance(x, Frame) else x
-            if not isinstance(value, (Array, Table)):
-                return member(x, *arguments, **options)
-            return apply(name, self.__dict__["_estimator"], value)
 
-        return call
+def _translated(member: Any, translation: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a method that is translated where its rows are of the graph, without further arguments."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        others = {f"argument {i}": value for i, value in enumerate(arguments)} | options
+        x = others.pop("argument 0" if arguments else "X", None)
+        value = x.table() if isinstance(x, Frame) else x
+        if not isinstance(value, (Array, Table)):
+            return member(*arguments, **options)
+        if others:
+            raise UnsupportedError(
+                f"{member.__qualname__} with {', '.join(others)} has no translation",
+                where=type(member.__self__).__name__,
+                remedy="Call the method with the rows alone.",
+            )
+        return translation(value)
+
+    return call
 
 
 def _of_graph(value: Any) -> Any:
