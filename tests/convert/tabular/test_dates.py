@@ -68,6 +68,16 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "shifted": lambda frame: (frame["when"] + pandas.Timedelta(days=3)).dt.day_of_year.to_frame(),
     "midnight": lambda frame: (frame["when"].dt.normalize() == frame["when"]).to_frame(),
     "missing": lambda frame: frame["when"].isna().to_frame(),
+    "whole weeks": lambda frame: ((frame["when"] - frame["end"]) // pandas.Timedelta(days=7)).to_frame(),
+    "whole weeks back": lambda frame: ((frame["end"] - frame["when"]) // pandas.Timedelta(days=-7)).to_frame(),
+    "whole durations": lambda frame: (
+        (frame["end"] - pandas.Timestamp("1900-01-01")) // (frame["when"] - pandas.Timestamp("1999-01-01"))
+    ).to_frame(),
+    "some": lambda frame: frame["when"].where(frame["end"] > "2000-01-01").dt.month.to_frame(),
+    "others": lambda frame: frame["when"].mask(frame["end"] > "2000-01-01", pandas.NaT).dt.year.to_frame(),
+    "days of some": lambda frame: (frame["end"] - frame["when"].where(frame["end"] > "2000-01-01")).dt.days.to_frame(),
+    "filled": lambda frame: frame["when"].fillna(pandas.Timestamp("2000-01-01")).dt.month.to_frame(),
+    "filled by others": lambda frame: frame["when"].fillna(frame["end"]).dt.month.to_frame(),
 }
 
 
@@ -75,6 +85,54 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_arithmetic_of_dates_is_that_of_pandas(name: str, frame: Any) -> None:
     proved(FUNCTIONS[name], frame[["when", "end"]])
+
+
+NEAR_MIDNIGHT = pandas.DataFrame(
+    {"when": pandas.date_range("2020-01-01", periods=40).as_unit("ns") - pandas.Timedelta(1, "ns")}
+)
+
+
+@pytest.mark.parametrize("divisor", [pandas.Timedelta(days=1), pandas.Timedelta(days=-1), pandas.Timedelta(0)])
+def test_whole_quotients_of_durations_are_exact(divisor: Any) -> None:
+    def whole(frame: Any) -> Any:
+        return ((frame["when"] - pandas.Timestamp("1900-01-01")) // divisor).to_frame()
+
+    result = proved(whole, NEAR_MIDNIGHT)
+    answer = sardonyx.Session(result.model).run(None, {"when": NEAR_MIDNIGHT.to_numpy().astype(np.int64)})[0]
+    expected = whole(NEAR_MIDNIGHT).to_numpy()
+    assert answer.dtype == expected.dtype
+    np.testing.assert_array_equal(answer, expected)
+
+
+def test_dates_that_a_function_leaves_out_are_missing() -> None:
+    frame = FRAME[["when", "end"]]
+    result = proved(FUNCTIONS["some"], frame)
+    feeds = {name: frame[[name]].to_numpy().astype(np.int64) for name in frame}
+    expected = FUNCTIONS["some"](frame)
+    assert expected.isna().any().all()
+    np.testing.assert_array_equal(sardonyx.Session(result.model).run(None, feeds)[0], expected)
+
+
+def test_columns_of_several_units_and_kinds_are_read() -> None:
+    frame = pandas.DataFrame({"when": FRAME["when"].astype("datetime64[ns]"), "end": HOLES["when"].dt.as_unit("s")})
+    frame["span"] = FRAME["end"] - FRAME["when"]
+    frame["age"] = FRAME["age"]
+
+    def parts(frame: Any) -> Any:
+        columns = {"m": frame["when"].dt.month, "e": frame["end"].dt.year.fillna(0), "d": frame["span"].dt.days}
+        return pandas.DataFrame(columns)
+
+    proved(parts, frame)
+    columns = make_column_transformer((FunctionTransformer(parts), ["when", "end", "span"]), ("passthrough", ["age"]))
+    result = sardonyx.convert(make_pipeline(columns, Ridge()).fit(frame, frame["age"]), (frame,))
+    assert result.report.verdict.status == "proved", result.report.verdict.reason
+
+
+def test_dates_with_a_time_zone_are_refused_by_name() -> None:
+    frame = pandas.DataFrame({"when": FRAME["when"].dt.tz_localize("UTC")})
+    with pytest.raises(SardonyxError, match="column 'when' has dates with a time zone") as caught:
+        sardonyx.convert(FunctionTransformer(lambda frame: frame["when"].dt.month.to_frame()).fit(frame), (frame,))
+    assert "dt.tz_convert(None)" in caught.value.remedy
 
 
 def test_dates_beside_texts_and_numbers_are_columns_of_a_pipeline() -> None:
@@ -91,6 +149,7 @@ def test_dates_beside_texts_and_numbers_are_columns_of_a_pipeline() -> None:
         (lambda frame: frame["when"].dt.strftime("%Y").to_frame(), "Series.dt.strftime has no translation"),
         (lambda frame: frame, "dates in the result have no translation"),
         (lambda frame: (frame["when"] * 2).to_frame(), "numpy.multiply of dates, numbers has no translation"),
+        (lambda frame: frame["when"].where(frame["when"] > "2000", 0).to_frame(), "dates and numbers in one column"),
     ],
 )
 def test_what_dates_have_no_translation_for_is_named(function: Callable[[Any], Any], text: str) -> None:

@@ -126,6 +126,8 @@ class Array(NDArrayOperatorsMixin):
             return result
         if len(out) != 1 or not isinstance(out[0], Array):
             raise UnsupportedError(f"numpy.{ufunc.__name__} into an array of numbers has no translation")
+        if has_missing(result.dtype) and not has_missing(out[0].dtype):
+            raise UnsupportedError(f"numpy.{ufunc.__name__} of missing dates into others has no translation")
         out[0].assign(result.cast(out[0].dtype).value)
         return out[0]
 
@@ -206,6 +208,8 @@ class Array(NDArrayOperatorsMixin):
         target = np.dtype(dtype)
         if target == self.dtype:
             return self
+        if target.kind in "mM":
+            raise UnsupportedError(f"{self.dtype} as {target} has no translation: units and kinds of dates differ")
         if self.dtype.kind in "mM":
             return Array(self.builder, self.value, np.int64).cast(target)
         kind = ir.DataType.STRING if target.kind == "O" else ir.DataType.from_numpy(target)
@@ -279,6 +283,8 @@ class Array(NDArrayOperatorsMixin):
 
     def __setitem__(self, key: Any, new: Any) -> None:
         """Replace elements, as ``x[:, columns] = new``, ``x[condition] = new`` and ``x[condition, column] = new``."""
+        if self.dtype.kind in "mM":
+            raise UnsupportedError("assignment to elements of dates has no translation", remedy="Use numpy.where.")
         items = key if isinstance(key, tuple) else (key,)
         if not isinstance(items[0], Array):
             self.assign(self._with_columns(key, new))
@@ -480,12 +486,39 @@ def count(array: Array, axis: Any) -> Any:
     return total
 
 
+def time_type(dtype: np.dtype[Any], has_missing: bool) -> np.dtype[Any]:
+    """Return a type of dates or durations that records if some are missing: the types of pandas' results depend on it.
+
+    The results of functions are missing wherever an operand may be.
+    """
+    return np.dtype(dtype.str, metadata={"has_missing": has_missing})
+
+
+def has_missing(dtype: np.dtype[Any]) -> bool:
+    """Return True if dates or durations of the type may be missing."""
+    return bool((dtype.metadata or {}).get("has_missing"))
+
+
+def of_time(operand: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return a constant as dates or durations.
+
+    Raises:
+        UnsupportedError: The constant is a number, which pandas keeps beside dates.
+    """
+    # pandas has a missing date of a class of its own.
+    array = np.asarray(None if np.ndim(operand) == 0 and operand != operand else operand)
+    if array.dtype.kind not in "mMOUS":
+        raise UnsupportedError("dates and numbers in one column have no translation")
+    return array.astype(dtype.str)
+
+
 def common_type(operands: Sequence[Any]) -> np.dtype[Any]:
     """Return the element type of a binary operation; Python numbers adopt the arrays' type where possible."""
     arrays = [np.asarray(o).dtype if not isinstance(o, Array) else o.dtype for o in operands]
     dates = [o.dtype for o in operands if isinstance(o, Array) and o.dtype.kind in "mM"]
     if dates:
-        return dates[0]
+        constants = [of_time(o, dates[0]) for o in operands if not isinstance(o, Array)]
+        return time_type(dates[0], any(map(has_missing, dates)) or any(np.isnat(one).any() for one in constants))
     if any(dtype.kind in "OUS" for dtype in arrays):
         return np.dtype(object)
     weak = [isinstance(o, (int, float)) and not isinstance(o, bool) for o in operands]
@@ -502,8 +535,9 @@ def lifted(builder: GraphBuilder, operand: Any, dtype: np.dtype[Any]) -> Array:
         return operand.cast(dtype)
     if hasattr(operand, "toarray"):
         operand = operand.toarray()
-    constant = np.asarray(operand).astype(dtype)
-    return Array(builder, builder.constant(constant.astype(np.int64) if dtype.kind in "mM" else constant), dtype)
+    if dtype.kind in "mM":
+        return Array(builder, builder.constant(of_time(operand, dtype).astype(np.int64)), dtype)
+    return Array(builder, builder.constant(np.asarray(operand).astype(dtype)), dtype)
 
 
 def where(condition: Any, yes: Any = None, no: Any = None) -> Any:

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from sardonyx.convert.tabular import records
 from sardonyx.convert.tabular.categories import frame_categories
 from sardonyx.convert.tabular.composition import column_indices
-from sardonyx.convert.tabular.dates import date_type, has_missing
-from sardonyx.errors import OptionError
+from sardonyx.convert.tabular.dates import date_type
+from sardonyx.errors import OptionError, UnsupportedError
 
 TEXT, NUMBER, DATE = "text", "number", "date"
-"""Kinds of columns."""
+"""Kinds of columns; durations are of the kind of dates."""
 
 _ROWS = (5, 1, 7)
 """Numbers of rows of the examples."""
@@ -36,7 +36,7 @@ class Columns:
         categories: The categories of columns of a data frame of pandas' type `category`.
         missing: Missing values of columns of texts by the texts that stand for them: ``nan`` and ``None``.
         known: Categories of columns that catboost knows by their hashes, from example rows.
-        dates: Element types of columns of dates, with their earliest and latest example.
+        dates: Element types of columns of dates or durations, with their earliest and latest example.
         form: The form of rows that are not of one length, of :mod:`.records`; empty for rows of a matrix or frame.
         reader: The part of the estimator that reads such rows.
     """
@@ -56,11 +56,6 @@ class Columns:
     def is_mixed(self) -> bool:
         """True if columns are inputs of their own."""
         return len(set(self.kinds)) > 1 or DATE in self.kinds
-
-    @property
-    def has_missing_dates(self) -> bool:
-        """True if example dates are missing."""
-        return any(has_missing(dtype) for dtype, _, _ in self.dates.values())
 
     def element_type(self, index: int) -> np.dtype[Any]:
         """Return the element type of an input, as arrays of the graph have it."""
@@ -102,7 +97,9 @@ class Columns:
             return self._texts(column)
         if self.kinds[index] == DATE:
             array = np.asarray(column)
-            return array.astype(self.dates[index][0]).astype(np.int64) if array.dtype.kind == "M" else array.astype(int)
+            return (
+                array.astype(self.dates[index][0]).astype(np.int64) if array.dtype.kind in "mM" else array.astype(int)
+            )
         return np.asarray(column, self.number)
 
     def _texts(self, values: Any) -> npt.NDArray[Any]:
@@ -232,8 +229,13 @@ def _columns_of_example(example: Any, names: tuple[str, ...]) -> Columns:
         ]
         dates = {}
         for i in range(example.shape[1]):
+            if getattr(example.dtypes.iloc[i], "tz", None) is not None:
+                raise UnsupportedError(
+                    f"column '{example.columns[i]}' has dates with a time zone, which have no translation",
+                    remedy="Give the dates in UTC without a time zone: column.dt.tz_convert(None).",
+                )
             values = np.asarray(example.iloc[:, i])
-            if values.dtype.kind == "M":
+            if values.dtype.kind in "mM":
                 kinds[i] = DATE
                 known = values[~np.isnat(values)].astype(np.int64) if not np.isnat(values).all() else np.zeros(1, int)
                 dates[i] = (date_type(values), int(known.min()), int(known.max()))

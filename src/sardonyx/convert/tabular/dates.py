@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.convert.tabular.arrays import TIMED, Array, where
+from sardonyx.convert.tabular.arrays import TIMED, Array, has_missing, lifted, time_type, where
 from sardonyx.errors import UnsupportedError
 
 MISSING = np.iinfo(np.int64).min
@@ -21,18 +21,8 @@ _COMPARISONS = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.g
 
 
 def date_type(values: Any) -> np.dtype[Any]:
-    """Return the element type of dates; it records if some are missing, on which types of pandas' results depend."""
-    unit, _ = np.datetime_data(values.dtype)
-    return _type("M", unit, bool(np.isnat(values).any()))
-
-
-def _type(kind: str, unit: str, has_missing: bool) -> np.dtype[Any]:
-    return np.dtype(f"{kind}8[{unit}]", metadata={"has_missing": has_missing})
-
-
-def has_missing(dtype: np.dtype[Any]) -> bool:
-    """Return True if example dates of the type are missing."""
-    return bool((dtype.metadata or {}).get("has_missing"))
+    """Return the element type of dates, which records if some are missing."""
+    return time_type(values.dtype, bool(np.isnat(values).any()))
 
 
 def ticks(array: Array) -> Array:
@@ -77,8 +67,8 @@ def computed(ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
     if ufunc in _COMPARISONS and kinds in ("MM", "mm"):
         result = ufunc(*numbers)
         return result | missing if ufunc is np.not_equal else result & np.logical_not(missing)
-    is_holed = any(has_missing(one.dtype) for one in inputs if isinstance(one, Array) and one.dtype.kind in "mM")
-    duration, date = _type("m", unit, is_holed), _type("M", unit, is_holed)
+    has_gaps = any(has_missing(one.dtype) for one in inputs if isinstance(one, Array) and one.dtype.kind in "mM")
+    duration, date = (time_type(np.dtype(f"{kind}8[{unit}]"), has_gaps) for kind in "mM")
     table: dict[tuple[np.ufunc, str], tuple[Callable[..., Any], np.dtype[Any]]] = {
         (np.subtract, "MM"): (np.subtract, duration),
         (np.subtract, "Mm"): (np.subtract, date),
@@ -94,9 +84,11 @@ def computed(ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
     if (ufunc, kinds) in table:
         function, dtype = table[ufunc, kinds]
         return _of_ticks(where(missing, np.int64(MISSING), function(*numbers)), dtype)
-    if ufunc in (np.divide, np.floor_divide) and kinds == "mm":
-        result = _as_float(numbers[0]) / _as_float(numbers[1])
-        return where(missing, np.nan, np.floor(result) if ufunc is np.floor_divide else result)
+    if ufunc is np.divide and kinds == "mm":
+        return where(missing, np.nan, _as_float(numbers[0]) / _as_float(numbers[1]))
+    if ufunc is np.floor_divide and kinds == "mm":
+        whole = _floored(*(lifted(array.builder, number, np.dtype(np.int64)) for number in numbers))
+        return where(missing, np.nan, whole.cast(np.float64)) if has_gaps else whole
     if ufunc is np.isnan:
         return missing
     names = {"M": "dates", "m": "durations", "n": "numbers"}
@@ -137,9 +129,15 @@ def _operand(value: Any, array: Array, unit: str) -> tuple[str, Any, Array | Non
     return "n", value, None
 
 
-def _quotient(x: Array, divisor: int) -> Array:
+def _quotient(x: Array, divisor: Any) -> Array:
     """Return integers divided and rounded down, without rounding of 64 bits to floats."""
     return (x - x.node("Mod", divisor)).node("Div", divisor)
+
+
+def _floored(x: Array, divisor: Array) -> Array:
+    """Return quotients of durations rounded down; 0 for a divisor of 0, as numpy has them."""
+    is_zero = np.equal(divisor, np.int64(0))
+    return where(is_zero, np.int64(0), _quotient(x, where(is_zero, np.int64(1), divisor)))
 
 
 TIMED.append(computed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from sardonyx.convert.tabular.arrays import Array, lifted, where
+from sardonyx.convert.tabular.arrays import Array, has_missing, lifted, time_type, where
 from sardonyx.errors import UnsupportedError
 
 _OPERATORS = {
@@ -164,7 +164,7 @@ class Elements(NDArrayOperatorsMixin, ABC):
 
     def fillna(self, value: Any) -> Any:
         """Return the elements with missing values replaced."""
-        return self.mapped(lambda column, new: chosen(is_missing(column), new, column), value)
+        return self.mapped(filled, value)
 
     def where(self, condition: Any, other: Any = np.nan) -> Any:
         """Return the elements, others where a condition fails."""
@@ -203,6 +203,15 @@ class Elements(NDArrayOperatorsMixin, ABC):
     def pipe(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Return the result of a function that is called with this object."""
         return function(self, *arguments, **options)
+
+
+def filled(column: Array, new: Any) -> Any:
+    """Return elements with missing ones replaced; dates that are replaced by dates are not missing."""
+    result = chosen(is_missing(column), new, column)
+    if column.dtype.kind in "mM":
+        dtype = time_type(column.dtype, isinstance(new, Array) and has_missing(new.dtype))
+        result = Array(result.builder, result.value, dtype)
+    return result
 
 
 def chosen(condition: Array, yes: Any, no: Any) -> Any:

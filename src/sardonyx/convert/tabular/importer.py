@@ -188,7 +188,7 @@ def _read(estimator: Any, options: Options) -> Imported:
 
 def _as_declared(results: Answers, columns: Columns, outputs: Sequence[ir.Value]) -> Answers:
     """Return answers in the model's types: pandas gives parts of dates as integers where no date is missing."""
-    if not columns.has_missing_dates:
+    if not columns.dates:
         return results
     is_float = {str(value.name): value.dtype == ir.DataType.DOUBLE for value in outputs}
     return {n: a.astype(np.float64) if is_float[n] and a.dtype.kind in "iu" else a for n, a in results.items()}

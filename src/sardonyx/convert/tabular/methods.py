@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.convert.tabular.arrays import Array, concatenated
+from sardonyx.convert.tabular.arrays import Array, concatenated, has_missing
 from sardonyx.errors import UnsupportedError
 
 Translation = Callable[..., Any]
@@ -17,8 +17,13 @@ METHODS: dict[tuple[str, str], Translation] = {}
 
 
 def element_class(dtype: np.dtype[Any]) -> str:
-    """Return the class of an element type; columns of one class have one matrix."""
-    return "text" if dtype.kind == "O" else "date" if dtype.kind in "mM" else "number"
+    """Return the class of an element type; columns of one class have one matrix.
+
+    Dates of two units, durations beside dates, and dates that may be missing beside others are of several classes.
+    """
+    if dtype.kind in "mM":
+        return f"{dtype.str} with gaps" if has_missing(dtype) else dtype.str
+    return "text" if dtype.kind == "O" else "number"
 
 
 class Table:
